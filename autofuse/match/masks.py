@@ -152,7 +152,7 @@ def _add_bias(view: View, mask: Mask, bias: Value) -> Mask | None:
     if bias.op == CHOICE and any(is_const(side, 0, 0.0) for side in bias.inputs[1:]):  # 0 if mask is None else mask
         yes, no = (mask if is_const(i, 0, 0.0) else _add_bias(view, mask, i) for i in bias.inputs[1:])
         return None if yes is None or no is None else _choice_of(view, bias.inputs[0], yes, no)
-    if view.number(bias) or _adds_booleans(bias):
+    if view.number(bias) or _adds_booleans(bias) or _adds_integers(view, bias):
         return None  # one number for all scores is no mask, and added booleans (0 and 1) keep and drop nothing
     if mask.value is None:
         return Mask(bias, approximate=_OTHER_DTYPE if _has_explicit_half_dtype(view, bias) else "")
@@ -173,6 +173,17 @@ def _adds_booleans(bias: Value) -> bool:
     if bias.op == "add":
         return any(map(_adds_booleans, bias.inputs))
     return any(side.op in BOOLEAN or _may_be_number(side) for side in sides_of(bias))
+
+
+def _adds_integers(view: View, bias: Value) -> bool:
+    """Whether a term of the bias is known to hold booleans or integers. A fused kernel reads these as what to keep."""
+    if bias.op == "add":
+        return any(_adds_integers(view, term) for term in bias.inputs)
+    return any(not _is_of_floats(name) for side in sides_of(bias) for name in known_dtypes(view, side))
+
+
+def _is_of_floats(dtype: str | None) -> bool:
+    return str(dtype).startswith(("torch.float", "torch.bfloat"))
 
 
 def _may_be_number(side: Value) -> bool:

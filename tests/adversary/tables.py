@@ -11,7 +11,7 @@ AREAS = (
     "plain", "effects", "arguments", "replaced", "ambient", "identity", "inplace", "uncopyable", "wrappers", "masks",
     "losses", "between", "later", "holders", "layers", "uses", "patches", "experts", "heads", "variants",
     "residuals", "weak", "lookups", "children", "reached", "sizes", "decimals", "names", "bases",
-    "given",
+    "given", "forms",
 )  # fmt: skip
 
 

@@ -6,10 +6,11 @@ guards check are passed that way: the module's own tensors, and those of plain s
 
 from __future__ import annotations
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path
 from autofuse.fx.trace.operation_names import erase_dead, replace_node
+from autofuse.fx.trace.plain_children import PLAIN_TENSORS
 from autofuse.fx.trace.tracer import ForwardTrace
 
 
@@ -29,8 +30,7 @@ def reads_as_inputs(trace: ForwardTrace, count: int) -> list[str]:
                 inputs[target] = trace.graph.placeholder(f"in{count + len(expressions)}")
             inputs[target].meta = dict(node.meta)
             expressions.append(text)
-            if text.startswith("_held("):
-                trace.guards.add(f"{text} is not None")
+            _guard_form(trace, target, text)
         replace_node(node, inputs[target])
     erase_dead(trace.graph)
     return expressions
@@ -41,7 +41,24 @@ def guard_presence(trace: ForwardTrace, target: str) -> None:
     owner, _, name = target.rpartition(".")
     for table in ("_parameters", "_buffers"):
         if trace.twin.get_submodule(owner).__dict__[table].get(name) is not None:
-            trace.guards.add(f'_held({guard_path(owner)}, "{table}", "{name}") is not None')
+            text = f'_held({guard_path(owner)}, "{table}", "{name}")'
+            trace.guards.add(f"{text} is not None")
+            _guard_form(trace, target, text)
+
+
+def _guard_form(trace: ForwardTrace, target: str, text: str) -> None:
+    """Guard the class and the dtype of a tensor that the module holds: what was rewritten follows from both.
+
+    A mask of numbers is not a boolean mask, a cast may be needed for another dtype, and a class may override functions.
+    """
+    owner, _, name = target.rpartition(".")
+    held = getattr(trace.twin.get_submodule(owner), name, None)
+    if isinstance(held, Tensor):
+        own = getattr(trace.module.get_submodule(owner), name, None)
+        trace.guards.add(f"{'_plain' if type(own) in PLAIN_TENSORS else '_keeps_functions'}({text})")
+        trace.guards.same(f"{text}.dtype", held.dtype)
+    elif text.startswith("_held("):
+        trace.guards.add(f"{text} is not None")
 
 
 def _guard_expression(trace: ForwardTrace, target: str) -> str | None:

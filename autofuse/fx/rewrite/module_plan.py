@@ -29,7 +29,7 @@ from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.paired_rotations import pair_rotations
 from autofuse.fx.rewrite.shared_heads import share_heads
 from autofuse.fx.trace.attribute_reads import guard_path
-from autofuse.fx.trace.operation_names import erase_dead, replace_node, structure_of
+from autofuse.fx.trace.operation_names import erase_dead, forms_of, replace_node, structure_of
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import guard_pristine, guard_unwatched
 from autofuse.fx.trace.source_lines import SourceLine
@@ -90,7 +90,7 @@ class ModulePlan:
         narrowed: The children whose narrow forwards are called, each with the omitted parts of its result.
         entered: The Sequentials whose layers the trace contains.
         bypassed: The children that the original forward calls and the rewritten one does not.
-        forward: Equal for plans that replace equal graphs by equal graphs. Guards may differ.
+        forward: Equal for plans that replace equal graphs of tensors of equal forms by equal graphs. Guards may differ.
     """
 
     module: nn.Module
@@ -132,7 +132,7 @@ def plan_trace(
         return child_traces[node]
 
     erase_dead(trace.graph)
-    before = structure_of(trace.graph)
+    before = structure_of(trace.graph), forms_of(trace.graph)
     split = split_calls(trace, children) if children is not None else []
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     original = copy_graph(trace.graph)

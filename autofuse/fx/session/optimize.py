@@ -26,6 +26,7 @@ from autofuse.fx.session.options import Options, options_of
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.session import Session
 from autofuse.fx.session.state import States, states_of
+from autofuse.fx.trace.effects import has_finalizers
 from autofuse.fx.trace.sharding import why_not_yet_traceable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.wrappers import unwrap, user_modules
@@ -160,6 +161,8 @@ def _optimize(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Opt
         return
     with sessions.new_session(inner, options, states, Ranks(named)) as session:
         why = why_not_yet_traceable(inner)
+        if not why and (finalized := has_finalizers(inner)):
+            why = f"a copy of {finalized} would run its finalizer"
         if options.call is None or why:
             session.capture_later(
                 None if why else partial(_fuse_at_first_call, weakref.ref(inner), weakref.ref(session))

@@ -52,6 +52,7 @@ from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import foreign_modes, may_capture, without_observers
 from autofuse.fx.trace.class_questions import keeps_functions
+from autofuse.fx.trace.effects import has_finalizers
 from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.own_forward import why_not_replaceable
 from autofuse.fx.trace.paths import Path
@@ -516,6 +517,13 @@ def _overrides_functions(call: ForwardArguments) -> bool:
     return any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in pytree.tree_leaves(call))
 
 
+def _holds_overriding_tensors(module: nn.Module) -> bool:
+    """Whether a parameter or a buffer of the module itself is of a class that overrides functions."""
+    inside = module.__dict__
+    held = (*inside["_parameters"].values(), *inside["_buffers"].values())
+    return any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in held)
+
+
 def _why_not_captured(
     state: ModuleState, module: nn.Module, call: ForwardArguments, unread: frozenset[Path] = frozenset()
 ) -> str:
@@ -532,4 +540,10 @@ def _why_not_captured(
         return "nothing could be fused in this kind of call"
     if kind is None or _overrides_functions(call):
         return "tensors of a class that overrides functions are not captured"
+    if any(isinstance(x, Tensor) and x.is_nested for x in pytree.tree_leaves(call)):
+        return "nested tensors are not captured"
+    if finalized := has_finalizers(module):
+        return f"a copy of {finalized} would run its finalizer"
+    if _holds_overriding_tensors(module):
+        return "it holds a tensor of a class that overrides functions, which would see a capture"
     return "its parameters are on the meta device" if has_meta_tensors(module) else ""

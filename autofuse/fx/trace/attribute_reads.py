@@ -77,6 +77,7 @@ class AttributeReads(ForeignCalls):
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._real_reads: list[tuple[str, Any, str]] = []  # guard text, value, name
         self._first_names: dict[int, str] = {}  # id of a parameter or buffer -> its first name
+        self._first_texts: dict[int, str] = {}  # id of another tensor -> the guard text of its first path
         self.argument_classes: list[type] = []  # classes that are arguments
         self.operators: set[str] = set()  # operators of tensors that forward called
         self._tensors_read: dict[str, type] = {}  # guard text of a module's tensor that was read -> its class
@@ -350,6 +351,14 @@ class AttributeReads(ForeignCalls):
         reach = (lambda n: guard_tensor(self.root, n)) if tensor else guard_path
         self.guards.add(f"{reach(here)} is {reach(first)}")
 
+    def _guard_other_names(self, owner: nn.Module, table: dict[str, Any]) -> None:
+        """Guard the entries of a table that the graph reads by another name: `ModuleDict({"a": self.a})`."""
+        for name, value in table.items():
+            if isinstance(value, nn.Module):
+                self._guard_other_name(owner, name, self.paths.get(id(value)))
+            elif isinstance(value, Tensor) and self.parameter(value) is not None:
+                self._guard_other_name(owner, name, self._first_names.get(id(value)))
+
     def _guard_value(self, owner: Any, text: str, name: str, value: Any) -> None:
         """Guard an attribute that is an object, a container or an array."""
         if is_plain(value):
@@ -405,6 +414,7 @@ class AttributeReads(ForeignCalls):
             self._children_asked.append(owner)
             self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
             self.child_reads.read_table(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
+            self._guard_other_names(owner, vars(owner)[name])
         elif table:
             self.refuse(because(forwards.READS_STATE, name=name, kind="hook"))
         else:
@@ -529,12 +539,16 @@ class AttributeReads(ForeignCalls):
                 path = f"{self.paths[id(owner)]}.{name}".lstrip(".")
                 self._tensors_read[guard_tensor(self.root, path)] = self._class_of(owner, name)
                 self._names_read.setdefault(original_class(type(owner)), set()).add(name)
-            self._guard_other_name(owner, name, self._first_names.get(id(x)))
+            first = self._first_names.get(id(x))
+            self._guard_other_name(owner, name, first)
+            if id(owner) in self.owners and (first is None or id(owner) not in self.paths):
+                self._guard_other_path(x, f"{self.owners[id(owner)]}.{name}")
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
             self.hold(x, lambda: self.graph.get_attr(target), _fixed_sizes(x))
             text = f"{self.owners[id(owner)]}.{name}"
+            self._first_texts[id(x)] = text
             self.guards.add(f"isinstance({text}, _Tensor)")
             self._tensors_read[text] = self._class_of(owner, name)
 
@@ -570,12 +584,26 @@ class AttributeReads(ForeignCalls):
         for key in keys:
             item, get = value[key], self._getter(make, key) if make is not None else None
             if isinstance(item, Tensor):
-                if get is not None and id(item) not in self.held and self.parameter(item) is None:
-                    self.hold(item, get, _fixed_sizes(item))
+                self._register_item(item, get, f"{text}[{self.guards.name_of(key)}]")
             elif isinstance(item, CONTAINERS) and not is_plain(item):
                 self._register_items(item, get, f"{text}[{key!r}]")
             else:
                 self._guard_part(f"{text}[{self.guards.name_of(key)}]", item)
+
+    def _register_item(self, item: Tensor, get: Callable[[], fx.Node] | None, text: str) -> None:
+        """A tensor in a container. If the graph reads it elsewhere already, it must stay the same tensor."""
+        if id(item) in self.held or self.parameter(item) is not None:
+            self._guard_other_path(item, text)
+        elif get is not None:
+            self.hold(item, get, _fixed_sizes(item))
+            self._first_texts[id(item)] = text
+
+    def _guard_other_path(self, x: Tensor, text: str) -> None:
+        """Guard that another path to a tensor still leads to it: the graph reads the tensor by its first path."""
+        name = self._first_names.get(id(x))
+        first = self._first_texts.get(id(x), "") if name is None else guard_tensor(self.root, name)
+        if first not in ("", text):
+            self.guards.add(f"{text} is {first}")
 
     def _guard_part(self, text: str, item: Any) -> None:
         """Guard an item of a container, or an argument of a partial function."""

@@ -19,6 +19,7 @@ from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.attribute_reads import AttributeReads, guard_path, is_known, is_light
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.containers import holds_container
+from autofuse.fx.trace.coroutines import close_coroutines
 from autofuse.fx.trace.foreign_calls import holds_objects
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.no_grad import call_without_gradients
@@ -83,6 +84,8 @@ class ChildCalls(AttributeReads):
             node.meta["call"] = call
             self.record_changes_of_others()
             self.forget_state((args, kwargs))
+            if close_coroutines(result):
+                self.refuse(because(forwards.READS_STATE, name=f"the result of {path}", kind="coroutine"))
             return self.keep_result(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
     def _note_child(self, path: str | None, arguments: tuple[Any, ...]) -> None:

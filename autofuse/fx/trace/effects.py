@@ -205,6 +205,8 @@ def kind_of_state(value: Any) -> str:
     """The kind of a value whose state cannot be compared or restored: a file, a lock, an iterator; "" for any other."""
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return ""
+    if not isinstance(value, type) and has_finalizer(type(value)):
+        return f"{type(value).__qualname__} with a finalizer"
     if isinstance(value, (*_STATEFUL, *_RAW_MEMORY)):
         return type(value).__qualname__
     if prints_unseen(value):
@@ -214,6 +216,17 @@ def kind_of_state(value: Any) -> str:
     if type(value).__module__.startswith("multiprocessing") and not isinstance(value, type):
         return type(value).__qualname__
     return ""
+
+
+@functools.cache
+def has_finalizer(cls: type) -> bool:
+    """Whether objects of a class run code when they are freed. A copy would run it too: it may close a file."""
+    return any("__del__" in vars(c) for c in cls.__mro__)
+
+
+def has_finalizers(model: torch.nn.Module) -> str:
+    """The class of the first module below `model`, itself included, that has a finalizer; "" if there is none."""
+    return next((type(m).__qualname__ for m in model.modules() if has_finalizer(type(m))), "")
 
 
 def prints_unseen(value: Any) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, preserve_generators, without_autocast_cache
 from autofuse.fx.trace.class_questions import keeps_functions
+from autofuse.fx.trace.coroutines import close_coroutines
 from autofuse.fx.trace.equal_modules import Structure, tensors_held_once
 from autofuse.fx.trace.external_state import ExternalState, restore_external_state
 from autofuse.fx.trace.quiet_log import mute_fake_tensor_log, quiet_log
@@ -316,7 +317,7 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
         ):
             log.outside = outside
             own_args, own_kwargs = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
-            contextvars.copy_context().run(twin, *own_args, **own_kwargs)
+            close_coroutines(contextvars.copy_context().run(twin, *own_args, **own_kwargs))
     except Untraceable:
         raise
     except Exception as error:  # the user's model may raise anything

@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable
 from functools import cache
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from autofuse.fx.trace.contents import READS
 from autofuse.ir.harmless import HARMLESS
@@ -98,6 +98,18 @@ def structure_of(graph: fx.Graph) -> Hashable:
     and uses it in the same way before and after a rewrite.
     """
     return tuple((n.op, n.target, _operands(n)) for n in graph.nodes)
+
+
+def forms_of(graph: fx.Graph) -> Hashable:
+    """Returns the dtypes and ranks of all tensors of a graph, and which sizes are 1, so that they are broadcast.
+
+    Graphs of equal structure compute different things for a boolean mask and for a mask of numbers.
+    """
+    values = (n.meta.get("v") for n in graph.nodes)
+    return tuple(
+        (v.dtype, v.device.type, tuple(size == 1 for size in v.shape)) if isinstance(v, Tensor) else None
+        for v in values
+    )
 
 
 def _operands(node: fx.Node) -> str:

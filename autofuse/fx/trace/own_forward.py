@@ -5,6 +5,7 @@ This file knows which dispatcher belongs to which forward. It does not know what
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,9 @@ OBSERVES_ONLY = (
 ENTRY = "_autofuse"  # the attribute that holds a module's rewritten forward; see install/dispatch.py
 
 Forward = Callable[..., Any]
+
+# The code of a generator or a coroutine. A program may ask for it: `asyncio.iscoroutinefunction(model.forward)`.
+_RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 _replaceable: WeakKeyDictionary[type, types.FunctionType] = (
     WeakKeyDictionary()
@@ -88,6 +92,8 @@ def why_not_replaceable(cls: type) -> str:
 def _why_not_assignable(definer: type, found: object) -> str:
     if not isinstance(found, types.FunctionType):
         return f"has a {type(found).__name__} for its forward, not a function"
+    if found.__code__.co_flags & _RUNS_LATER:
+        return "has a forward that runs later: a generator or a coroutine"
     if not found.__code__.co_argcount and not found.__code__.co_flags & 0x04:
         return "has a forward that takes no module"
     try:

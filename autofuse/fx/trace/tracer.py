@@ -19,6 +19,7 @@ from autofuse.fx.trace.ambient_state import AmbientState, preserve_generators, w
 from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.checkpoints import record_checkpoints
 from autofuse.fx.trace.child_calls import ResultSizes
+from autofuse.fx.trace.coroutines import close_coroutines
 from autofuse.fx.trace.empty_experts import check_empty_experts
 from autofuse.fx.trace.expert_rows import is_rows
 from autofuse.fx.trace.external_state import restore_external_state
@@ -178,6 +179,7 @@ def _record(
                 recorder.open = opened or recorder.open
                 with record_checkpoints(recorder), recorder.open.replaced(recorder.root):
                     result = _run(recorder, own_forward(cls), call)
+                close_coroutines(result)
                 recorder.check_surroundings()
                 recorder.paused = True
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))

@@ -165,3 +165,29 @@ def test_a_child_with_another_kind_of_call_in_training_is_checked_on_both(traini
     for mode in (True, False):
         assert_same(fused.train(mode), plain.train(mode), x)
     assert not autofuse.report(fused).fallbacks
+
+
+class Biased(nn.Module):
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        scores = x @ x.mT * 0.5
+        return (scores if bias is None else scores + bias).softmax(-1) @ x
+
+
+_BIASES = {
+    "numbers": torch.linspace(-1, 1, 9, dtype=torch.float64).view(3, 3),
+    "no booleans": torch.zeros(3, 3, dtype=torch.bool),
+    "booleans": torch.eye(3).bool(),
+    "all": torch.ones(3, 3, dtype=torch.bool),
+    "integers": torch.arange(9).view(3, 3),
+    "bytes": torch.arange(9, dtype=torch.uint8).view(3, 3),
+}
+
+
+@pytest.mark.parametrize("first", ["numbers", "booleans", None])
+def test_a_check_of_one_kind_of_mask_does_not_vouch_for_another(first: str | None) -> None:
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model, plain = Biased(), Biased()
+    autofuse.optimize(model, (x,) if first is None else (x, _BIASES[first]), tune=False)
+    for _ in range(2):
+        for bias in _BIASES.values():
+            torch.testing.assert_close(model(x, bias), plain.forward(x, bias))

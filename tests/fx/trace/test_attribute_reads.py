@@ -98,3 +98,46 @@ def test_a_forward_whose_decorator_takes_any_arguments_is_fused(example: bool) -
     for call in (lambda m: m(x), lambda m: m(x, 0.5), lambda m: m(x=x, scale=2.0)):
         torch.testing.assert_close(call(fused), call(Decorated()))
     assert fused_rules(fused) == {"AF101"}
+
+
+class Aliased(nn.Module):
+    """Reads a child and tensors by second references."""
+
+    def __init__(self, read: str) -> None:
+        super().__init__()
+        self.first, self.weight, self.read = nn.Linear(4, 4), nn.Parameter(torch.rand(4)), read
+        self.table = torch.rand(4)
+        self.refer(self.first, self.weight, self.table)
+
+    def refer(self, child: nn.Module, weight: nn.Parameter, table: Tensor) -> None:
+        self.named, self.listed = nn.ModuleDict({"a": child}), nn.ModuleList([child])
+        self.weights, self.items, self.other = nn.ParameterList([weight]), [weight], table
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = READS[self.read](self, x) + self.first(x) * self.weight + self.table
+        return (found @ x.transpose(-2, -1) * 0.5).softmax(-1) @ x
+
+
+READS: dict[str, Callable[[Aliased, Tensor], Tensor]] = {
+    "a dict of modules": lambda m, x: m.named["a"](x),
+    "a list of modules": lambda m, x: m.listed[0](x),
+    "a loop over a list of modules": lambda m, x: sum(f(x) for f in m.listed),  # type: ignore[misc]
+    "a list of parameters": lambda m, x: x * m.weights[0],
+    "a list": lambda m, x: x * m.items[0],
+    "a second attribute": lambda m, x: x * m.other,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_second_reference_may_later_refer_to_something_else(read: str) -> None:
+    torch.manual_seed(0)
+    model, x = Aliased(read), torch.randn(2, 3, 4)
+    plain = copy.deepcopy(model)
+    autofuse.optimize(model, (x,), tune=False)
+    assert fused_rules(model) == {"AF101"}
+    torch.testing.assert_close(model(x), plain(x))
+    for each in (model, plain):
+        each.named["a"] = each.listed[0] = nn.Sigmoid()
+        each.weights[0] = each.items[0] = nn.Parameter(torch.full((4,), 3.0))
+        each.other = torch.full((4,), 5.0)
+    torch.testing.assert_close(model(x), plain(x))

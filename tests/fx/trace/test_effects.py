@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import itertools
 import math
 import random
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import autofuse
 from autofuse.fx.trace import effects
 
 
@@ -67,3 +70,42 @@ def test_libraries_and_parts_of_python_are_recognised_by_name() -> None:
     assert effects.is_library("torch.nn") and effects.is_library("autofuse.ops") and effects.is_library("numpy")
     assert effects.is_standard("json") and not effects.is_standard("__main__")
     assert not effects.is_library("autofuse.demo.model") and not effects.is_library("my_torch")
+
+
+class Finalized:
+    freed: list[str] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.scale = 0.5
+
+    def __del__(self) -> None:
+        self.freed.append("freed")
+
+
+class FinalizedChild(nn.Linear):
+    def __del__(self) -> None:
+        Finalized.freed.append("child")
+
+
+class Holding(nn.Module):
+    """Attends with the number of an object, or calls a child, that runs code when it is freed."""
+
+    def __init__(self, child: bool) -> None:
+        super().__init__()
+        self.held = Finalized()
+        self.child: nn.Module = FinalizedChild(4, 4) if child else nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.child(x) @ x.mT * self.held.scale).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("child", [False, True])
+@pytest.mark.parametrize("examples", [None, (torch.ones(2, 3, 4),)])
+def test_no_copy_runs_a_finalizer(child: bool, examples: Any) -> None:
+    model = Holding(child)
+    Finalized.freed.clear()
+    autofuse.optimize(model, examples, tune=False)
+    for _ in range(2):
+        model(torch.ones(2, 3, 4))
+    gc.collect()
+    assert Finalized.freed == []
