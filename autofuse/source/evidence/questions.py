@@ -15,6 +15,7 @@ from autofuse.source.evidence.call_operands import calls_pass_valid_operands
 from autofuse.source.evidence.changed_numbers import reads_are_not_changed
 from autofuse.source.evidence.claim import Claim, Question
 from autofuse.source.evidence.code_that_runs import check_code_that_runs
+from autofuse.source.evidence.dropped_rows import rows_keep_a_key
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
 from autofuse.source.evidence.dynamic_names import names_are_not_bound_dynamically
 from autofuse.source.evidence.even_width import width_is_even
@@ -64,6 +65,7 @@ QUESTIONS: tuple[Question, ...] = (
     variance_has_no_cancellation,
     check_derivatives,
     positions_keep_their_dtype,
+    rows_keep_a_key,
     nothing_writes_to_operands,
     result_is_not_written,
     reads_are_not_changed,
