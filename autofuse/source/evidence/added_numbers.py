@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from autofuse.ir.steps import spend
@@ -16,16 +16,23 @@ from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.buffer_contents import number_in, triangle_form
 from autofuse.source.capture.scope import DefinedFunction, FileScope, functions, target_pairs
 from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.added_sizes import (
+    INFINITE,
+    KEPT,
+    LARGEST,
+    SMALL,
+    UNKNOWN,
+    Size,
+    any_of,
+    mixture_of,
+    product_of,
+    size_of_number,
+    sum_of,
+)
+from autofuse.source.evidence.attribute_writes import AttributeWrites
 from autofuse.source.evidence.call_arguments import MAX_CALLS, BoundCall, CallArguments
 from autofuse.source.evidence.other_files import ProjectFiles
 
-Size = frozenset[str]  # the kinds that the numbers may have; a kind describes all numbers of a tensor
-SMALL: Size = frozenset({"small"})
-INFINITE: Size = frozenset({"infinite"})
-KEPT: Size = frozenset({"kept"})
-UNKNOWN: Size = frozenset({"unknown"})
-
-LARGEST = 1e5  # float32 numbers of this size are 0.008 apart, so the original code rounds its scores to that, too
 _MAX_DEPTH = 6  # functions, attributes and callers that are followed, one inside the other
 
 CREATED = frozenset("zeros ones zeros_like ones_like arange rand randn rand_like randn_like eye linspace".split())
@@ -44,41 +51,6 @@ _JOINED = frozenset("cat concat hstack vstack stack".split())
 _KEEPING_WRITES = frozenset("triu_ tril_ zero_ unsqueeze_ squeeze_ requires_grad_ transpose_ t_ clamp_max_ ".split())
 
 
-def size_of_number(number: float | None) -> Size:
-    """The size of a tensor that is filled with `number`; None is an unknown number."""
-    if number is None or math.isnan(number):
-        return UNKNOWN
-    return INFINITE if number == -math.inf else SMALL if abs(number) <= LARGEST else UNKNOWN
-
-
-def any_of(sizes: Iterator[Size] | Sequence[Size]) -> Size:
-    """The size of a value that is one of several."""
-    return frozenset[str]().union(*sizes)
-
-
-def mixture_of(first: Size, second: Size) -> Size:
-    """The size of a tensor whose entries come from both: `where(c, first, second)`."""
-    return _pairs(first, second, lambda a, b: "unknown" if {a, b} == {"kept", "infinite"} else _lower(a, b))
-
-
-def sum_of(first: Size, second: Size) -> Size:
-    """The size of a sum. Only one term may drop keys with large numbers, and none may drop the key that it keeps."""
-    return _pairs(first, second, lambda a, b: "unknown" if "kept" in (a, b) and "small" not in (a, b) else _lower(a, b))
-
-
-def product_of(first: Size, second: Size) -> Size:
-    """The size of a product."""
-    return _pairs(first, second, lambda a, b: "small" if a == b == "small" else "unknown")
-
-
-def _pairs(first: Size, second: Size, combine: Callable[[str, str], str]) -> Size:
-    return frozenset("unknown" if "unknown" in (a, b) else combine(a, b) for a in first for b in second)
-
-
-def _lower(a: str, b: str) -> str:
-    return a if b == "small" else b
-
-
 class AddedNumbers:
     """Reads the expressions of the file of one function. `files` are the other files of the project."""
 
@@ -86,6 +58,7 @@ class AddedNumbers:
         self._defined, self._files = defined, files
         self._calls = defined.scope.index(CallArguments)
         self._by_function = {id(d.function): d for d in functions(self._calls.scope)}
+        self._writes = defined.scope.index(AttributeWrites)
         self._open: dict[tuple[int, str], Size] = {}  # the names that are being read, with what is known of them
 
     def of_argument(self, name: str) -> Size:
@@ -120,10 +93,25 @@ class AddedNumbers:
 
     def _of_attribute(self, d: DefinedFunction, name: str, depth: int) -> Size:
         scope, owner = d.scope, d.owner
+        every = scope.assigned_to(owner, name)
+        if every and all(isinstance(e, ast.Dict) and not e.keys for e in every):
+            return self._of_entries(name, depth - 1)
+        if every and all(map(_is_parameter, every)):
+            return SMALL
         assigned, init = scope.buffer(owner, name) or scope.attribute(owner, name), scope.method(owner, "__init__")
         if assigned is None or depth == 0:
             return UNKNOWN
-        return self._read(assigned, self._by_function.get(id(init)), depth - 1)
+        size = self._read(assigned, self._by_function.get(id(init)), depth - 1)
+        # What is written into a parameter is learned, too.
+        is_written = name in self._writes.attributes and not _is_parameter(assigned)
+        return UNKNOWN if is_written else size
+
+    def _of_entries(self, name: str, depth: int) -> Size:
+        """The size of the entries of a dict in an attribute, if only `self.name[key] = value` fills it."""
+        entries = self._writes.entries.get(name, [])
+        if depth < 0 or not entries or name in self._writes.other_uses:
+            return UNKNOWN
+        return any_of([self._read(e, self._by_function.get(id(f)), depth) for e, f in entries])
 
     def _of_called(self, d: DefinedFunction, name: str, depth: int) -> Size:
         if (method := d.scope.method(d.owner, name)) is not None:
@@ -284,6 +272,10 @@ class AddedNumbers:
             if isinstance(s, (ast.AnnAssign, ast.AugAssign)) and s.target is n:
                 return True
         return False
+
+
+def _is_parameter(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "Parameter"
 
 
 def _is_name(node: ast.AST, name: str) -> bool:

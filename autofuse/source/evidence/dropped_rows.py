@@ -26,13 +26,12 @@ from autofuse.match.mask_kinds import causal_proof
 from autofuse.match.masks import Mask
 from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
-from autofuse.source.evidence.added_numbers import (
-    CREATED,
+from autofuse.source.evidence.added_numbers import CREATED, AddedNumbers
+from autofuse.source.evidence.added_sizes import (
     INFINITE,
     KEPT,
     SMALL,
     UNKNOWN,
-    AddedNumbers,
     Size,
     any_of,
     mixture_of,
