@@ -21,7 +21,7 @@ from autofuse.source.evidence.class_names import class_of_statement, names_class
 from autofuse.source.evidence.derivative_calls import find_derivatives
 from autofuse.source.evidence.mentions import Mentions, find_mentions
 from autofuse.source.evidence.project_imports import ImportedFiles, ProjectImport, find_imports, resolve_path
-from autofuse.source.evidence.subclasses import new_subclasses
+from autofuse.source.evidence.subclasses import has_computed_base, new_subclasses
 
 _MAX_BYTES = 1 << 20  # bytes; larger files are generated
 _MAX_PARSED = 64  # files that are parsed for one question about one file
@@ -78,11 +78,17 @@ class ProjectFiles:
         return self._file_paths
 
     def files_changing_classes(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Returns the files that import from the file of `scope`, and define subclasses or change attributes."""
+        """Returns the files that import from the file of `scope`, and define subclasses or change attributes.
+
+        A file that computes a base class counts if it imports the file of `scope` through others: `BASE = get()`.
+        """
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._files_changing_classes:
-            self._files_changing_classes[scope.file] = tuple(self._find_changing_files(scope, scope.file))
+            direct = dict.fromkeys(self._find_changing_files(scope, scope.file))
+            computing = self._find_indirect_importers(scope, "computed_bases", has_computed_base)
+            paths = direct | dict.fromkeys(str(s.file) for s in computing if s.file is not None)
+            self._files_changing_classes[scope.file] = tuple(paths)
         return self._scopes_of_files(self._files_changing_classes[scope.file])
 
     def _find_changing_files(self, scope: FileScope, file: Path) -> Iterator[str]:
