@@ -35,6 +35,7 @@ from autofuse.source.evidence.repeated_calls import calls_are_not_repeated
 from autofuse.source.evidence.second_derivatives import check_derivatives
 from autofuse.source.evidence.star_imports import check_star_imports
 from autofuse.source.evidence.torch_tensors import operands_are_torch_tensors
+from autofuse.source.evidence.unread_files import all_files_were_read
 from autofuse.source.evidence.variance_cancellation import variance_has_no_cancellation
 from autofuse.source.evidence.vmap_calls import check_vmap
 from autofuse.source.evidence.watchers import check_operation_watchers
@@ -77,7 +78,8 @@ QUESTIONS: tuple[Question, ...] = (
     check_operation_watchers,
     function_is_not_inspected,
     kernels_are_not_restricted,
-    check_code_that_runs,  # last, because it captures the function again, which takes longest
+    check_code_that_runs,  # late, because it captures the function again, which takes longest
+    all_files_were_read,  # last, because it asks whether the others have read all files
 )
 
 

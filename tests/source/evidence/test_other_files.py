@@ -8,6 +8,7 @@ import pytest
 
 from autofuse.loading.registry import load_rules
 from autofuse.results.findings import Finding
+from autofuse.source.evidence import other_files
 from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.check import proposals
 
@@ -99,3 +100,23 @@ def test_a_computed_base_that_overrides_nothing_leaves_the_edit_safe(tmp_path: P
     text = "import torch\nfrom third import get\nBASE = get()\n\nclass Sub(BASE):\n    def added(self): pass\n"
     (found,) = findings(tmp_path, third=THIRD, user=text)
     assert found.status == "safe", found.message
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(3, "safe"), (2, "unsafe")])
+def test_an_edit_is_unsafe_if_too_many_files_import_its_file(
+    allowed: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_files, "_MAX_PARSED", allowed)
+    user = "import torch\nfrom model import Attention\n\nclass Sub(Attention):\n    pass\n"
+    (found,) = findings(tmp_path, user1=user, user2=user, user3=user, other="class Sub(Attention):\n    pass\n")
+    assert found.status == status, found.message
+    assert ("user3.py, one of too many files to read" in found.message) is (status == "unsafe")
+
+
+def test_an_edit_is_unsafe_if_too_many_files_may_compute_a_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_files, "_MAX_CONFIRMED", 1)
+    user = "import torch\nfrom elsewhere import get\n\nclass Sub(get()):\n    pass\n"
+    (found,) = findings(tmp_path, user1=user, user2=user)
+    assert found.status == "unsafe" and "user2.py" in found.message
