@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from autofuse.source.evidence.passed_words import is_word_character, passes_torch
+
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule|vars)\b"
 )
@@ -67,14 +69,10 @@ def _has_word(source: bytes, word: bytes, is_prefix: bool) -> bool:
     at = source.find(word)
     while at >= 0:
         end = at + len(word)
-        if not _is_word_character(source[at - 1 : at]) and (is_prefix or not _is_word_character(source[end : end + 1])):
+        if not is_word_character(source[at - 1 : at]) and (is_prefix or not is_word_character(source[end : end + 1])):
             return True
         at = source.find(word, end)
     return False
-
-
-def _is_word_character(character: bytes) -> bool:
-    return character.isalnum() or character == b"_"
 
 
 _ASSIGNED = re.compile(rb"\.\w+\s*(?:=(?!=)|,[^=\n#]*=(?!=)|\)\s*=(?!=)|[ ]in\b|:[ \t]*$)", re.MULTILINE)
@@ -185,7 +183,7 @@ def _binds(source: bytes, name: bytes, indented: bool) -> bool:
     at = source.find(name)
     while at >= 0:
         end = at + len(name)
-        if source[end : end + 1] not in _GOES_ON and not _is_word_character(source[end : end + 1]):
+        if source[end : end + 1] not in _GOES_ON and not is_word_character(source[end : end + 1]):
             before = source[source.rfind(b"\n", 0, at) + 1 : at].lstrip()
             if before.startswith((b"for ", b"async for ", b"with ")) or indented and before.startswith(b"def "):
                 return True
@@ -205,8 +203,11 @@ def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
     if any(w in source for w in (b"setattr", b"patch", b"vars", b"__dict__")) and _SET_ON_TORCH.search(source):
         return True
-    other_names = {n for names in _NAME_OF_TORCH.findall(source) for n in names if n} - {b"F", b"nn"}
+    names = {n for found in _NAME_OF_TORCH.findall(source) for n in found if n}
+    other_names = names - {b"F", b"nn"}
     if other_names and _changes_one_of(other_names).search(source):
+        return True
+    if passes_torch(source, names):
         return True
     return any(
         _is_of_torch(source, m.start()) and not _is_annotation(source, m.start()) for m in _ASSIGNED.finditer(source)

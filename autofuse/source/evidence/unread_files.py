@@ -14,6 +14,4 @@ def all_files_were_read(claim: Claim) -> Iterator[Missing | Fails]:
     unread = claim.files.first_unread_file(claim.defined.scope) if claim.files is not None else ""
     if unread:
         name = Path(unread).name
-        yield Missing(
-            f"assumes that {name}, one of too many files to read, changes nothing that runs here"
-        )
+        yield Missing(f"assumes that {name}, one of too many files to read, changes nothing that runs here")
