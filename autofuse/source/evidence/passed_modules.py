@@ -125,7 +125,7 @@ class _PassedValues:
         return bool(new)
 
     def held_by(self, node: ast.expr, around: Function | None) -> Held:
-        """What an expression may be, or contain."""
+        """The modules and the class that an expression may be or contain."""
         name = self._scope.name_of(node)
         if name in MODULES or name == TENSOR:
             return frozenset({name})
@@ -187,9 +187,9 @@ class _PassedValues:
             case ast.Return(value=ast.expr() as value) if around is not None:
                 yield [(0, f"{around.name}()")], value
             case ast.Call():
-                yield from self._passed(n)
+                yield from self._argument_flows(n)
 
-    def _passed(self, call: ast.Call) -> Iterator[tuple[list[_Key], ast.expr]]:
+    def _argument_flows(self, call: ast.Call) -> Iterator[tuple[list[_Key], ast.expr]]:
         for f in self._functions[_last_name(call.func)]:
             names = [a.arg for a in (*f.args.posonlyargs, *f.args.args)]
             skips = bool(names) and names[0] in ("self", "cls")
