@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 
 from autofuse.ir.steps import spend
 from autofuse.source.capture.bindings import Function
@@ -19,7 +19,6 @@ from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.added_sizes import (
     INFINITE,
     KEPT,
-    LARGEST,
     SMALL,
     UNKNOWN,
     Size,
@@ -30,8 +29,18 @@ from autofuse.source.evidence.added_sizes import (
     sum_of,
 )
 from autofuse.source.evidence.attribute_writes import AttributeWrites
-from autofuse.source.evidence.call_arguments import MAX_CALLS, BoundCall, CallArguments
+from autofuse.source.evidence.call_arguments import MAX_CALLS, CallArguments
+from autofuse.source.evidence.number_syntax import (
+    argument_of,
+    computes_with_large,
+    default_of,
+    is_filled_with_finite,
+    is_small_opposite,
+    large_factor,
+    passes_others,
+)
 from autofuse.source.evidence.other_files import ProjectFiles
+from autofuse.source.evidence.unseen_writes import KEEPING_WRITES, writes_unseen
 
 _MAX_DEPTH = 6  # functions, attributes and callers that are followed, one inside the other
 
@@ -45,10 +54,14 @@ _SAME = frozenset(
 )
 _BOUNDED = frozenset(
     "tanh sigmoid softmax sin cos bool eq ne lt le gt ge logical_not logical_and logical_or isin isfinite any all "
-    "matmul einsum linear embedding one_hot argmax argsort sign".split()
+    "linear embedding one_hot argmax argsort sign".split()
+)
+_LEARNED_LAYERS = frozenset(
+    f"torch.nn.{name}"
+    for name in "Linear Embedding EmbeddingBag Bilinear Conv1d Conv2d Conv3d LayerNorm RMSNorm GroupNorm BatchNorm1d "
+    "BatchNorm2d Tanh Sigmoid Softmax Softsign Hardtanh".split()
 )
 _JOINED = frozenset("cat concat hstack vstack stack".split())
-_KEEPING_WRITES = frozenset("triu_ tril_ zero_ unsqueeze_ squeeze_ requires_grad_ transpose_ t_ clamp_max_ ".split())
 
 
 class AddedNumbers:
@@ -73,6 +86,10 @@ class AddedNumbers:
         """The size of what the layer or the method `self.name` returns."""
         return self._of_called(self._defined, name, _MAX_DEPTH)
 
+    def is_written_unseen(self, name: str) -> bool:
+        """Whether the function may write to a variable in a way that the capture does not follow."""
+        return any(writes_unseen(n, name, self._calls.scope) for n in walk(self._defined.function))
+
     def of_expression(self, node: ast.expr) -> Size:
         """The size of an expression of the function."""
         return self._read(node, self._defined, _MAX_DEPTH)
@@ -81,12 +98,14 @@ class AddedNumbers:
         """Every call that may reach the function counts, so a call that passes on `*args` leaves it unknown."""
         calls = [*self._calls.calls_of(d), *self._calls.calls_of_objects(d)]
         passed = [(e, call) for call in calls for e in call.arguments.get(name, ())]
-        if depth == 0 or not passed or len(calls) >= MAX_CALLS or any(_passes_others(c) for c in calls):
+        if depth == 0 or not passed or len(calls) >= MAX_CALLS or any(passes_others(c) for c in calls):
             return UNKNOWN
         outer = d.owner.node.name if d.owner is not None else d.function.name
         if self._files is not None and self._files.importing_files(d.scope, outer):
             return UNKNOWN
-        return any_of([self._read(e, self._function_of(call.scopes), depth - 1) for e, call in passed])
+        sizes = [self._read(e, self._function_of(call.scopes), depth - 1) for e, call in passed]
+        default = default_of(d.function, name)
+        return any_of([*sizes, self._read(default, None, depth - 1)] if default is not None else sizes)
 
     def _function_of(self, scopes: Sequence[ast.AST]) -> DefinedFunction | None:
         return self._by_function.get(id(scopes[-1])) if scopes else None
@@ -125,8 +144,10 @@ class AddedNumbers:
         if not isinstance(node, ast.Call) or depth == 0:
             return UNKNOWN
         name = scope.name_of(node.func) or ""
-        if name.startswith("torch.nn.") and name.count(".") == 2 and name.rpartition(".")[2][:1].isupper():
+        if name in _LEARNED_LAYERS:
             return SMALL
+        if name == "torch.nn.Sequential":
+            return SMALL if any(self._of_layer(a, depth - 1) == SMALL for a in node.args) else UNKNOWN
         called = node.func.id if isinstance(node.func, ast.Name) else ""
         if (function := scope.functions.get(called)) is not None:
             returned = [n.value for n in walk(function) if isinstance(n, ast.Return)]
@@ -147,18 +168,18 @@ class AddedNumbers:
     def _read(self, node: ast.expr, d: DefinedFunction | None, depth: int) -> Size:
         spend()
         scope = self._calls.scope
-        if triangle_form(scope, node) == "bias" and _names_large_number(node):
+        if triangle_form(scope, node) == "bias" and is_filled_with_finite(node):
             return KEPT
         match node:
             case ast.Constant(value=None) | ast.Compare() | ast.UnaryOp(op=ast.Invert() | ast.Not()):
                 return SMALL
-            case ast.BinOp(op=ast.Mult() | ast.Div()) if _is_small_opposite(node):
-                return SMALL
+            case ast.BinOp(op=ast.Mult() | ast.Div()) if (factor := large_factor(node)) is not None:
+                return SMALL if is_small_opposite(node, factor) else UNKNOWN
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as op, right=right):
                 combine = sum_of if isinstance(op, (ast.Add, ast.Sub)) else product_of
                 return combine(self._read(left, d, depth), self._read(right, d, depth))
             case ast.BinOp(op=ast.MatMult()):
-                return SMALL
+                return self._of_matrix_product(d)
             case ast.BinOp(op=ast.Pow(), right=exponent) if abs(number_in(exponent) or math.inf) <= 1:
                 return SMALL  # the root of a size, or its reciprocal
             case ast.IfExp(body=body, orelse=other):
@@ -193,11 +214,11 @@ class AddedNumbers:
         if name in CREATED or name in ("Parameter", "Embedding", "Linear"):
             return SMALL
         if name in ("full", "full_like"):
-            return size_of_number(number_in(_argument(call, 1, "fill_value")))
+            return size_of_number(number_in(argument_of(call, 1, "fill_value")))
         if name == "generate_square_subsequent_mask":
             return INFINITE
         if name == "pad" and call.args:
-            filled = _argument(call, 3, "value")
+            filled = argument_of(call, 3, "value")
             return mixture_of(
                 self._read(call.args[0], d, depth), SMALL if filled is None else size_of_number(number_in(filled))
             )
@@ -213,14 +234,28 @@ class AddedNumbers:
         """The size of an operation on `value`, written as a method or as a function of torch."""
         if name in _BOUNDED or name in _NEW:
             return SMALL
+        if name in ("matmul", "einsum", "bmm"):
+            return self._of_matrix_product(d)
+        if name in ("neg", "abs") and self._read(value, d, depth) != SMALL:
+            return UNKNOWN
         if name in ("new_full", "fill_"):
-            return size_of_number(number_in(others[-1] if others else _argument(call, 9, "fill_value")))
+            return size_of_number(number_in(others[-1] if others else argument_of(call, 9, "fill_value")))
         if name in ("masked_fill", "masked_fill_"):
-            fill = others[1] if len(others) == 2 else _argument(call, 9, "value")
+            fill = others[1] if len(others) == 2 else argument_of(call, 9, "value")
             return mixture_of(self._read(value, d, depth), size_of_number(number_in(fill)))
         if name == "log":
             return INFINITE if self._read(value, d, depth) == SMALL else UNKNOWN
-        return self._read(value, d, depth) if name in _SAME or name in _KEEPING_WRITES else UNKNOWN
+        return self._read(value, d, depth) if name in _SAME or name in KEEPING_WRITES else UNKNOWN
+
+    @staticmethod
+    def _of_matrix_product(d: DefinedFunction | None) -> Size:
+        """A product of matrices has the size of scores, unless the function computes with large numbers."""
+        return SMALL if d is not None and not computes_with_large(d.function) else UNKNOWN
+
+    @cached_property
+    def names_large_number(self) -> bool:
+        """Whether the function computes with large numbers."""
+        return computes_with_large(self._defined.function)
 
     def _of_name(self, name: str, d: DefinedFunction, depth: int) -> Size:
         """The size of a variable. It may hold its own earlier value, so it is read until nothing new is found."""
@@ -240,6 +275,8 @@ class AddedNumbers:
 
     def _of_assignments(self, name: str, d: DefinedFunction, depth: int) -> Size:
         arguments = {a.arg for a in walk(d.function.args) if isinstance(a, ast.arg)}
+        if any(writes_unseen(n, name, self._calls.scope) for n in walk(d.function)):
+            return UNKNOWN
         sizes = [self._of_argument(d, name, depth)] if name in arguments else []
         for n in walk(d.function):
             sizes += self._of_write(n, name, d, depth)
@@ -280,29 +317,3 @@ def _is_parameter(node: ast.expr) -> bool:
 
 def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
-
-
-def _passes_others(call: BoundCall) -> bool:
-    """Whether a call passes arguments that its text does not show: `*args`, `**kwargs`."""
-    starred = any(isinstance(a, ast.Starred) for a in call.call.args)
-    return starred or any(k.arg is None for k in call.call.keywords)
-
-
-def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    named = next((k.value for k in call.keywords if k.arg == name), None)
-    return call.args[position] if named is None and position < len(call.args) else named
-
-
-def _names_large_number(node: ast.expr) -> bool:
-    """Whether a triangle is filled with a large finite number, not with minus infinity."""
-    numbers = [number_in(n) for n in walk(node) if isinstance(n, ast.expr)]
-    return all(n is None or abs(n) != math.inf for n in numbers)
-
-
-def _is_small_opposite(node: ast.BinOp) -> bool:
-    """Whether an expression is `(1 - m) * -10000`, which holds no other numbers, since `m` holds zeros and ones."""
-    for opposite, factor in ((node.left, node.right), (node.right, node.left)):
-        number = number_in(factor)
-        if number is not None and abs(number) <= LARGEST and isinstance(opposite, ast.BinOp):
-            return isinstance(opposite.op, ast.Sub) and number_in(opposite.left) == 1
-    return False

@@ -14,6 +14,7 @@ INFINITE: Size = frozenset({"infinite"})
 KEPT: Size = frozenset({"kept"})
 UNKNOWN: Size = frozenset({"unknown"})
 
+SCALE = 100.0  # a number by which small numbers may be multiplied
 LARGEST = 1e5  # float32 numbers of this size are 0.008 apart, so the original code rounds its scores to that, too
 
 

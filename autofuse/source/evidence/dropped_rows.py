@@ -14,6 +14,7 @@ The contents of arguments and attributes are read in added_numbers.py. This file
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator
 from functools import reduce
@@ -30,6 +31,7 @@ from autofuse.source.evidence.added_numbers import CREATED, AddedNumbers
 from autofuse.source.evidence.added_sizes import (
     INFINITE,
     KEPT,
+    SCALE,
     SMALL,
     UNKNOWN,
     Size,
@@ -44,17 +46,18 @@ from autofuse.source.evidence.site_values import describe_value, program_values,
 
 _MAX_DEPTH = 40
 _SAME_NUMBERS = frozenset(
-    {CAST, PERMUTE, ITEM, "masked_at", "gather", "take_along_dim", "clone", "detach", "clamp_max", "neg", "abs", "tril"}
+    {CAST, PERMUTE, ITEM, "gather", "take_along_dim", "clone", "detach", "clamp_max", "tril"}
     | {name for name, op in OPS.items() if op.effect == "view"}
 )
 _BOUNDED = frozenset(
-    "tanh sigmoid softmax sin cos erf sign atan atan2 hardsigmoid softsign hardtanh relu6 one_hot arange linear matmul "
-    "einsum einops_einsum baddbmm addmm layer_norm rms_norm group_norm normalize cosine_similarity any all size "
+    "tanh sigmoid softmax sin cos erf sign atan atan2 hardsigmoid softsign hardtanh relu6 one_hot arange linear "
+    "layer_norm rms_norm group_norm normalize cosine_similarity any all size "
     "dim expert_linear".split()
 )
 _ENTRYWISE_BOUNDED = frozenset(
-    "gelu silu relu mish softplus dropout sqrt logsigmoid hardswish mean clamp clamp_min".split()
+    "gelu silu relu mish softplus dropout sqrt logsigmoid hardswish mean clamp clamp_min neg abs".split()
 )
+_PRODUCTS = frozenset("matmul einsum einops_einsum baddbmm addmm".split())
 _JOINED = frozenset({"cat", "stack"})
 
 
@@ -67,7 +70,7 @@ def rows_keep_a_key(claim: Claim) -> Iterator[Missing | Fails]:
         return
     sizes = _Sizes(claim)
     for side in sides_of(captures["mask"]):
-        if side.op not in BOOLEAN and "unknown" in sizes.of(side, _MAX_DEPTH):
+        if side.op not in BOOLEAN and ("unknown" in sizes.of(side, _MAX_DEPTH) or sizes.are_written()):
             what = describe_value(claim, side, "the mask that is added to the scores")
             yield Missing(f"assumes that {what} drops no row as a whole with large finite numbers, or that no gradient "
                           "reaches such a row")  # fmt: skip
@@ -89,6 +92,18 @@ class _Sizes:
             self._known[v] = self._read(v, depth - 1) if depth > 0 else UNKNOWN
         return self._known[v]
 
+    def are_written(self) -> bool:
+        """Whether the function may write to one of the values that were read, in a way that no value shows."""
+        positions = self._claim.captured.positions
+        values = {o for v in self._known for o in (v, *program_values(self._claim, v))}
+        names = {str(v.data) for v in values if v.op == PARAMETER}
+        for place in (p for v in values for p in positions.get(v, ())):
+            if isinstance(place.node, ast.Name):
+                names.add(place.node.id)
+            elif isinstance(place.statement, ast.Assign) and place.statement.value is place.node:
+                names |= {t.id for t in place.statement.targets if isinstance(t, ast.Name)}
+        return any(map(self._text.is_written_unseen, names - {"self"}))
+
     def _read(self, v: Value, depth: int) -> Size:
         if v.op == CONST:
             return SMALL if v.data is None else size_of_number(literal(v))
@@ -107,7 +122,7 @@ class _Sizes:
             return any_of([inner(1), inner(2)])
         if v.op == "where":
             return mixture_of(inner(1), inner(2))
-        if v.op in (KEEP, "masked_fill"):
+        if v.op in (KEEP, "masked_fill", "masked_at"):
             return mixture_of(inner(0), self._of_fill(v.inputs[2]))
         if v.op in ("full", "full_like"):
             return self._of_fill(v.inputs[1])
@@ -117,6 +132,8 @@ class _Sizes:
             return self._of_product(v, depth)
         if v.op == "triu":
             return inner(0)
+        if v.op in _PRODUCTS:
+            return UNKNOWN if self._text.names_large_number else SMALL
         if v.op == "log":
             return INFINITE if inner(0) == SMALL else UNKNOWN
         if v.op in _JOINED and v.inputs[0].op == TUPLE:
@@ -132,11 +149,13 @@ class _Sizes:
     def _of_product(self, v: Value, depth: int) -> Size:
         """The size of a product. `(1 - m) * -10000` holds no other numbers, because `m` holds zeros and ones."""
         numbers = [n for i in v.inputs if (n := literal(i)) is not None]
-        if numbers and size_of_number(math.prod(numbers)) == SMALL and any(map(_opposite, v.inputs)):
-            return SMALL
-        if numbers and any(self._is_upper_triangle(i) for i in v.inputs):
+        if not numbers or abs(math.prod(numbers)) <= SCALE:
+            return reduce(product_of, (self.of(i, depth) for i in v.inputs))
+        rest = [i for i in v.inputs if literal(i) is None]
+        if any(map(self._is_upper_triangle, rest)):
             return KEPT
-        return reduce(product_of, (self.of(i, depth) for i in v.inputs))
+        is_binary = len(rest) == 1 and (_opposite(rest[0]) or _without_casts(rest[0]).op in BOOLEAN)
+        return size_of_number(math.prod(numbers)) if is_binary and math.prod(numbers) < 0 else UNKNOWN
 
     def _is_upper_triangle(self, v: Value) -> bool:
         """Whether a value holds ones above the diagonal and zeros elsewhere: `triu(ones, 1)`, `1 - tril(ones)`."""
@@ -168,10 +187,15 @@ def _own_attribute(v: Value) -> str | None:
     return self_attribute_name(v) if v.inputs and v.inputs[0].data == "self" else None
 
 
-def _opposite(v: Value) -> list[Value]:
-    """`m`, if a value is `1 - m`, perhaps cast or viewed."""
+def _without_casts(v: Value) -> Value:
     while v.op == LEAF and isinstance(v.data, Value) or v.inputs and v.op in _SAME_NUMBERS:
         v = v.data if v.op == LEAF and isinstance(v.data, Value) else v.inputs[0]
+    return v
+
+
+def _opposite(v: Value) -> list[Value]:
+    """`m`, if a value is `1 - m`, perhaps cast or viewed."""
+    v = _without_casts(v)
     if v.op not in ("rsub", "sub", "add") or not any(is_const(i, 1, 1.0) for i in v.inputs):
         return []
     factors = [m for i in v.inputs for m in (i.inputs if i.op == "mul" else (i,))]

@@ -33,26 +33,36 @@ SAFE = (
     "torch.triu(torch.full((N, N), -1e9), diagonal=1) + self.bias",
     "torch.triu(torch.full((N, N), -1e9), diagonal=1) + (1 - keep) * -10000.0",
     "(1.0 - keep) * -10000.0",
+    "(keep == 0).to(x.dtype) * -10000.0",
     "(1.0 - keep[:, :]) * -1e4 + self.bias",
     "torch.zeros_like(keep).masked_fill(self.upper, float('-inf'))",
     "torch.where(self.upper, float('-inf'), 0.0) + self.bias",
     "(self.bias.abs() + 1e-9).log()",
     "torch.cat([self.bias[..., :1], self.bias[..., 1:]], -1)",
-    "(x @ x.transpose(-2, -1))[:, None].tanh()",
+    "(x @ x.transpose(-2, -1))[:, None]",
+    "2.0 * self.bias",
 )
 UNSAFE = (
     "keep",
     "(1.0 - keep) * -1e9",
     "(1.0 - keep) * torch.finfo(x.dtype).min",
+    "(keep == 0).to(x.dtype) * -1e9",
     "torch.zeros_like(keep).masked_fill(keep == 0, -1e9)",
     "torch.where(keep == 0, torch.finfo(x.dtype).min, 0.0)",
     "torch.triu(torch.full((N, N), -1e9), diagonal=1) + (1 - keep) * -1e9",
     "torch.triu(torch.full((N, N), -1e9), diagonal=1) + torch.zeros_like(keep).masked_fill(keep == 0, -math.inf)",
+    "-torch.triu(torch.full((N, N), -1e9), diagonal=1)",
     "torch.triu(torch.full((N, N), -1e9), diagonal=0)",
     "(1 - torch.ones(N, N).tril(-1)) * -1e9",
+    "((1 - keep[..., :1]) * -1e9) @ torch.ones(1, N, dtype=x.dtype)",
+    "self.bias * 1e5 * 1e5",
+    "self.identity((1 - keep) * -1e9)",
     "self.large",
+    "self.written",
     "self.large + self.bias",
     "self.padding(keep)",
+    "self.filled(keep)",
+    "self.filled_by(keep, -1e9)",
     "cfg.bias",
     "self.unknown",
     "self.bias * -1e9",
@@ -80,6 +90,9 @@ def program(added: str) -> str:
                 self.register_buffer("triangle", torch.triu(torch.full((N, N), -1e9), diagonal=1))
                 self.register_buffer("minus_infinity", torch.full((N, N), -math.inf).triu(1))
                 self.register_buffer("large", torch.full((N, N), -1e9))
+                self.register_buffer("written", torch.zeros(N, N))
+                self.written[2] = -1e9
+                self.identity = nn.Identity()
 
             def small(self, x):
                 table = torch.zeros(N, N)
@@ -88,6 +101,14 @@ def program(added: str) -> str:
 
             def padding(self, keep):
                 return (1 - keep) * -1e9
+
+            def filled(self, keep):
+                table = torch.zeros_like(keep)
+                table[keep == 0] = -1e9
+                return table
+
+            def filled_by(self, keep, fill):
+                return torch.zeros_like(keep).masked_fill_(keep == 0, fill)
 
             def forward(self, x, keep, cfg=None):
                 q, k, v = (f(x).view(x.size(0), N, 2, 4).transpose(1, 2) for f in (self.q, self.k, self.v))
@@ -206,3 +227,64 @@ def test_a_call_in_another_file_may_pass_another_mask(tmp_path: Path) -> None:
         project = ProjectFiles(tuple(map(str, files)))
         found = proposals(own.read_bytes(), str(own), rules=load_rules(), files=project)
         assert [p.finding.status for p in found if p.finding.code == "AF101"] == [status]
+
+
+# Lines that write large numbers into a mask of zeros before it is added.
+WRITES = (
+    "m[keep == 0] = -1e9",
+    "m[:, :, 2] = -1e9",
+    "m[1] = float(-1e9)",
+    "m.masked_fill_(keep == 0, -1e9)",
+    "m.fill_(-1e9)",
+    "m += (1 - keep) * -1e9",
+    "m.copy_((1 - keep) * -1e9)",
+    "m.data[1] = -1e9",
+    "torch.add(m, keep, alpha=-1e9, out=m)",
+    "m.add_(keep, alpha=-1e9)",
+    "write(m, keep)",
+    "[m][0].fill_(-1e9)",
+    "m = m - 1e9 * keep",
+    "m[0, 0].sub_(1e9)",
+    "m.sub_(1e9 * keep)",
+    "m.mul_(-1e9)\n            m.sub_(keep * 1e9)",
+    "m.index_fill_(-2, keep.long(), -1e9)",
+    "m.T[0] = -1e9",
+    "torch.sub(m, keep * 1e9, out=m)",
+    "keep.log_()\n            m = m + keep",
+    "m = load(m)",
+    "m = m if keep is None else keep",
+    "for row in m: row.fill_(-1e9)",
+)
+
+
+@pytest.mark.parametrize("line", WRITES)
+def test_a_mask_that_is_written_may_drop_a_row(line: str) -> None:
+    text = source(f"""
+        import torch
+
+        def write(mask, keep):
+            mask[keep == 0] = -1e9
+
+        def attend(q, k, v, keep):
+            b, h, n, d = q.shape
+            m = torch.zeros_like(keep)
+            {line}
+            s = q @ k.transpose(-2, -1) / d ** 0.5 + m
+            return s.softmax(-1) @ v
+    """)
+    found = [f for f in findings(text) if f.code == "AF101" and f.status == "safe"]
+    assert found == []
+
+
+def test_a_subclass_may_pass_another_mask() -> None:
+    text = with_calls("return self.attention(x, x, x, causal)") + source("""
+        class Sub(Attention):
+            def forward(self, q, k, v, mask=None):
+                return super().forward(q, k, v, (1 - mask) * -1e9)
+    """)
+    assert [f.status for f in findings(text) if f.code == "AF101"] == ["unsafe"]
+
+
+def test_a_default_counts_as_a_passed_mask() -> None:
+    text = with_calls("return self.attention(x, x, x, causal)").replace("mask=None", "mask=torch.full((9, 9), -1e9)")
+    assert [f.status for f in findings(text) if f.code == "AF101"] == ["unsafe"]
