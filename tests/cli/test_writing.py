@@ -234,6 +234,21 @@ def test_a_full_disk_loses_nothing() -> None:
     assert "nothing to rewrite" not in done.stderr
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="only root mounts a disk")
+def test_a_read_only_disk_is_reported() -> None:
+    Path("disk").mkdir()
+    script = (
+        "mount -t tmpfs tmpfs disk || exit 77; cp pyproject.toml model.py disk; mount -o remount,ro disk || exit 77; "
+        f"cd disk; {sys.executable} -m autofuse rewrite . ; echo $?; cmp model.py ../model.py && ls -A | tr '\\n' ' '"
+    )
+    Path("model.py").write_text(ATTENTION)
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=120)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no disk can be mounted here")
+    assert done.stdout == "2\nmodel.py pyproject.toml ", done.stdout + done.stderr
+    assert "model.py: cannot be written: it is write-protected." in done.stderr
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", [["check", "."], ["check", "--format", "json", "."], ["rewrite", "--diff", "."]])
 def test_a_write_error_of_results_gives_a_message(command: list[str]) -> None:

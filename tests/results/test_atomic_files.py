@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from autofuse.results.atomic_files import put, replace
+from autofuse.results.temporary_files import remove_leftovers
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o4750])
@@ -75,3 +80,43 @@ def test_a_write_protected_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(PermissionError):
         replace(str(path), b"new")
     assert path.read_bytes() == b"old"
+
+
+_WRITING = ("atomic_files.py", "temporary_files.py", "file_attributes.py")
+
+
+def _killed_at(step: int, path: str, content: bytes) -> bool:
+    """Replaces a file in a child process, which is killed at a line of the code. Returns whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        left = iter(range(step))
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if not frame.f_code.co_filename.endswith(_WRITING):
+                return None
+            if event == "line" and next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        replace(path, content, expected=None)
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forked processes")
+def test_a_process_that_is_killed_at_any_line_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    path, old, new = tmp_path / "model.py", b"old\n" * 3000, b"new\n" * 5000
+    results, step = list[bytes](), 0
+    path.write_bytes(old)
+    path.chmod(0o640)
+    while _killed_at(step, str(path), new):
+        results.append(path.read_bytes())
+        assert results[-1] in (old, new) and path.stat().st_mode & 0o777 == 0o640
+        others = {p.name for p in tmp_path.iterdir()} - {"model.py"}
+        assert all(n.startswith(".autofuse-") and n.endswith(".tmp") for n in others) and len(others) <= 1
+        remove_leftovers(str(tmp_path))
+        assert [p.name for p in tmp_path.iterdir()] == ["model.py"]
+        path.write_bytes(old)
+        step += 1
+    assert step > 40 and {old, new} == set(results) and path.read_bytes() == new

@@ -27,7 +27,7 @@ def buffer_form(scope: FileScope, owner: ClassScope | None, name: str) -> str | 
     expression = scope.buffer(owner, name)
     if expression is None or owner is None:
         return None
-    return _triangle_form(scope, _InlineLocals(owner).visit(copy.deepcopy(expression)))
+    return triangle_form(scope, _InlineLocals(owner).visit(copy.deepcopy(expression)))
 
 
 class _InlineLocals(ast.NodeTransformer):
@@ -75,7 +75,7 @@ def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _triangle_form(scope: FileScope, node: ast.expr) -> str | None:
+def triangle_form(scope: FileScope, node: ast.expr) -> str | None:
     """Return the form of an expression, or None."""
     match node:
         case ast.Call(func=ast.Attribute(value=inner, attr="tril" | "triu" as name)) if (
@@ -85,19 +85,19 @@ def _triangle_form(scope: FileScope, node: ast.expr) -> str | None:
         case ast.Call(func=function, args=[inner, *rest], keywords=keywords) if _triangle_function(scope, function):
             return _triangle(scope, _triangle_function(scope, function), inner, rest, keywords)
         case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _KEEP_FORM:
-            return _triangle_form(scope, inner)
+            return triangle_form(scope, inner)
         case ast.Call(func=ast.Attribute(value=inner, attr="view" | "reshape"), args=sizes) if _has_leading_ones(sizes):
-            return _triangle_form(scope, inner)
+            return triangle_form(scope, inner)
         case ast.Call(func=ast.Attribute(value=inner, attr="unsqueeze"), args=[ast.Constant(value=0 | 1)]):
-            return _triangle_form(scope, inner)
+            return triangle_form(scope, inner)
         case ast.Subscript(value=inner, slice=index) if _adds_dimensions(index):
-            return _triangle_form(scope, inner)
+            return triangle_form(scope, inner)
         case ast.UnaryOp(op=ast.Invert(), operand=inner):
-            return _OPPOSITE.get(_triangle_form(scope, inner) or "")
+            return _OPPOSITE.get(triangle_form(scope, inner) or "")
         case ast.BinOp(left=ast.Constant(value=1 | 1.0), op=ast.Sub(), right=inner):
-            return _OPPOSITE.get(_triangle_form(scope, inner) or "")
+            return _OPPOSITE.get(triangle_form(scope, inner) or "")
         case ast.Compare(left=inner, ops=[ast.Eq()], comparators=[ast.Constant(value=0 | 1 as number)]):
-            form = _triangle_form(scope, inner)
+            form = triangle_form(scope, inner)
             return form if number == 1 and form in _OPPOSITE else _OPPOSITE.get(form or "")
     return None
 
@@ -135,21 +135,21 @@ def _fill_value(scope: FileScope, node: ast.expr) -> float | None:
             if function_name == "torch.ones":
                 return 1.0
             fills = [*arguments[1:2], *(k.value for k in keywords if k.arg == "fill_value")]
-            return _number(fills[0]) if function_name == "torch.full" and fills else None
+            return number_in(fills[0]) if function_name == "torch.full" and fills else None
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             for ones, factor in ((left, right), (right, left)):
-                if _fill_value(scope, ones) == 1 and (number := _number(factor)) is not None:
+                if _fill_value(scope, ones) == 1 and (number := number_in(factor)) is not None:
                     return number
     return None
 
 
-def _number(node: ast.expr) -> float | None:
+def number_in(node: ast.expr | None) -> float | None:
     """Return the value of a literal, `float("-inf")` or `-math.inf`; None for any other expression."""
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
             return float(value) if is_small(value) else None
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            number = _number(inner)
+            number = number_in(inner)
             return None if number is None else -number
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value="-inf" | "inf" as text)]):
             return float(text)

@@ -92,6 +92,8 @@ def _read_class_body(node: ast.ClassDef) -> dict[str, Any]:
             value = binding.value if isinstance(binding, (ast.Assign, ast.AnnAssign)) else None
             if isinstance(binding, ast.AnnAssign) and has_field_arguments(node):
                 value = None  # the constructor replaces the default by its argument
+            elif isinstance(binding, ast.AnnAssign) and value is None:
+                continue  # `weight: Tensor` binds nothing
             defaults.setdefault(name, []).append(value)
     return {"methods": methods, "defaults": defaults}
 

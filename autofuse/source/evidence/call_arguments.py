@@ -20,7 +20,7 @@ from autofuse.source.capture.scope import DefinedFunction, FileScope, file_scope
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.evidence.tensor_expressions import Sizes, TensorFacts, TensorReader
 
-_MAX_CALLS = 64  # of one function
+MAX_CALLS = 64  # of one function
 _MAX_DEPTH = 4  # how many callers an argument is followed through
 # Handlers for these catch the errors that torch raises for operands that do not fit.
 _ERRORS = frozenset("RuntimeError IndexError TypeError ValueError NotImplementedError Exception BaseException".split())
@@ -111,12 +111,12 @@ class CallArguments:
         known |= self.scope.qualified_names.keys()
         calls = (c for found in list(self._calls.calls.values()) for c in found if id(c.node) not in own)
         objects = [c for c in calls if c.argument_offset is None and _may_be_module(c.node.func, known)]
-        return [call for c in objects[:_MAX_CALLS] if (call := _bind_call(c, d.function, skip=True)) is not None]
+        return [call for c in objects[:MAX_CALLS] if (call := _bind_call(c, d.function, skip=True)) is not None]
 
     def constructor_calls(self, owner: str, init: Function) -> list[BoundCall]:
         """Returns the calls that create an instance of a class, bound to the arguments of its constructor."""
         calls = (c for name in self._calls.aliases_of([owner]) for c in self._calls.constructor_calls(name))
-        return [call for c in list(calls)[:_MAX_CALLS] if (call := _bind_call(c, init, skip=True)) is not None]
+        return [call for c in list(calls)[:MAX_CALLS] if (call := _bind_call(c, init, skip=True)) is not None]
 
     def _calls_of(self, function: Function, owner: str) -> list[BoundCall]:
         name = owner if owner and function.name in FORWARD else function.name
@@ -124,7 +124,7 @@ class CallArguments:
         for called in self._calls.aliases_of([name, decorated_name(function)]):
             for indexed_call in self._calls.calls_of(called):
                 spend()
-                if id(indexed_call.node) in seen or len(calls) > _MAX_CALLS or function in indexed_call.scopes[-1:]:
+                if id(indexed_call.node) in seen or len(calls) > MAX_CALLS or function in indexed_call.scopes[-1:]:
                     continue
                 if (call := _bind_call(indexed_call, function, skip=bool(owner))) is not None:
                     seen.add(id(indexed_call.node))

@@ -109,7 +109,8 @@ def _binds(n: ast.AST, name: str) -> bool:
     if isinstance(n, ast.arg):
         return n.arg == name
     targets = n.targets if isinstance(n, ast.Assign) else [n.target]  # type: ignore[attr-defined]
-    return any(_is_name(t, name) for target in targets for t in walk(target))
+    stored = (t for target in targets for t in walk(target) if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store))
+    return any(t.id == name for t in stored)  # `kwargs[name] = value` only reads the name
 
 
 def _is_name(n: ast.AST, name: str) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from autofuse.source.evidence.passed_words import is_word_character, passes_torch
+
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule|vars)\b"
 )
@@ -25,6 +27,7 @@ class Mentions:
         renames: pairs of a name and another name for it: `from layers import Attention as A`, `A = layers.Attention`.
         attributes: names that follow a dot and may be a class or a changed module: `layers.Attention`, `a.b.f = g`.
         concerns_others: it defines subclasses, or changes attributes.
+        computed_bases: it defines a class whose base the statements of the file compute: `class A(make()):`.
         patches_torch: it may replace a function or class of torch.
         differentiates: it may take derivatives of derivatives.
         asks_layouts: it may read the memory layout of a tensor.
@@ -40,6 +43,7 @@ class Mentions:
     renames: frozenset[tuple[bytes, bytes]]
     attributes: frozenset[bytes]
     concerns_others: bool
+    computed_bases: bool
     patches_torch: bool
     differentiates: bool
     asks_layouts: bool
@@ -65,14 +69,10 @@ def _has_word(source: bytes, word: bytes, is_prefix: bool) -> bool:
     at = source.find(word)
     while at >= 0:
         end = at + len(word)
-        if not _is_word_character(source[at - 1 : at]) and (is_prefix or not _is_word_character(source[end : end + 1])):
+        if not is_word_character(source[at - 1 : at]) and (is_prefix or not is_word_character(source[end : end + 1])):
             return True
         at = source.find(word, end)
     return False
-
-
-def _is_word_character(character: bytes) -> bool:
-    return character.isalnum() or character == b"_"
 
 
 _ASSIGNED = re.compile(rb"\.\w+\s*(?:=(?!=)|,[^=\n#]*=(?!=)|\)\s*=(?!=)|[ ]in\b|:[ \t]*$)", re.MULTILINE)
@@ -108,9 +108,16 @@ _LOOKS_INSIDE = _Words(
 )
 _KERNELS = _Words("sdp_kernel | sdpa_kernel | enable_math_sdp | _set_sdp_use_math")
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
-_INHERITS = re.compile(
-    rb"^[ \t]*class\s+\w+\s*\(|\b\w+\s*\([^()\n]*,\s*\([^()\n]*\)\s*,\s*(?:\{|dict\b)|\bnew_class\s*\(", re.MULTILINE
+_CALL_FOR_CLASS = (  # `type("A", (Base,), {...})`
+    rb"\b\w+\s*\([^()\n]*,\s*\((?:[^()\n]|\([^()\n]*\))*\)\s*,\s*(?:\{|dict\b)|\bnew_class\s*\("
 )
+_INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(|" + _CALL_FOR_CLASS, re.MULTILINE)
+_CREATES_CLASS = re.compile(_CALL_FOR_CLASS)
+_BASES = re.compile(rb"^([ \t]*)class\s+\w+\s*\(([^:]*)\)\s*:", re.MULTILINE)
+_CLASS_NAME = re.compile(rb"^[ \t]*class\s+(\w+)", re.MULTILINE)
+_WITHOUT_MEANING = re.compile(
+    rb"\w+\s*=\s*[\w.]+|\b(?:Generic|Protocol)\[[^\]]*\]|#[^\n]*"
+)  # metaclass=..., Generic[T]
 _DYNAMIC_IMPORT = re.compile(rb"(?:import_module|__import__)\(\s*[\"']([\w.]+)")
 _RENAMED_BY_IMPORT = re.compile(rb"(\w+)\s+as\s+(\w+)")
 _RENAMED = re.compile(
@@ -138,6 +145,7 @@ def find_mentions(source: bytes) -> Mentions:
         renames,
         frozenset(_ATTRIBUTE.findall(source)),
         concerns_others,
+        _computes_bases(source, words | modules),
         patches_torch,
         _DIFFERENTIATES(source),
         reads_layouts,
@@ -146,12 +154,60 @@ def find_mentions(source: bytes) -> Mentions:
     )
 
 
+def _computes_bases(source: bytes, imported: frozenset[bytes]) -> bool:
+    """Whether a base class may be something else than a name that the file imports or defines as a class."""
+    if b"class" not in source and b"(" not in source:
+        return False
+    if (b"type(" in source or b"new_class" in source or b"Meta" in source) and _CREATES_CLASS.search(source):
+        return True
+    known = imported | frozenset(_CLASS_NAME.findall(source)) | _BUILTIN_BASES
+    statements = {(bool(i), b) for i, b in _BASES.findall(source)}
+    for indented, written in statements:
+        bases = _WITHOUT_MEANING.sub(b"", written)
+        if b"(" in bases or b"[" in bases or b" if " in bases or b"*" in bases:
+            return True
+        for base in bases.split(b","):
+            name = base.strip().partition(b".")[0]
+            if name and (name not in known or _binds(source, name, indented)):
+                return True
+    return False
+
+
+_BUILTIN_BASES = frozenset(
+    b"object Exception ValueError RuntimeError TypeError KeyError dict list tuple set int float str bytes type".split()
+)
+
+
+def _binds(source: bytes, name: bytes, indented: bool) -> bool:
+    """Whether a file assigns to a name, or, for a class in a function, may have an argument of this name."""
+    at = source.find(name)
+    while at >= 0:
+        end = at + len(name)
+        if source[end : end + 1] not in _GOES_ON and not is_word_character(source[end : end + 1]):
+            before = source[source.rfind(b"\n", 0, at) + 1 : at].lstrip()
+            if before.startswith((b"for ", b"async for ", b"with ")) or indented and before.startswith(b"def "):
+                return True
+            if _TARGETS.fullmatch(before) and _ASSIGNS.match(source, end) or _WALRUS.match(source, end):
+                return True
+        at = source.find(name, end)
+    return False
+
+
+_GOES_ON = (b".", b"(", b")", b"]")  # the usual uses of a class
+_TARGETS = re.compile(rb"(?:\(?[\w.\[\]\"' \t*]*,[ \t]*)*\(?")
+_ASSIGNS = re.compile(rb"[ \t]*(?:[,:][^=\n]*)?=(?!=)")
+_WALRUS = re.compile(rb"[ \t]*:=")
+
+
 def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
     if any(w in source for w in (b"setattr", b"patch", b"vars", b"__dict__")) and _SET_ON_TORCH.search(source):
         return True
-    other_names = {n for names in _NAME_OF_TORCH.findall(source) for n in names if n} - {b"F", b"nn"}
+    names = {n for found in _NAME_OF_TORCH.findall(source) for n in found if n}
+    other_names = names - {b"F", b"nn"}
     if other_names and _changes_one_of(other_names).search(source):
+        return True
+    if passes_torch(source, names):
         return True
     return any(
         _is_of_torch(source, m.start()) and not _is_annotation(source, m.start()) for m in _ASSIGNED.finditer(source)

@@ -21,10 +21,11 @@ from autofuse.source.evidence.class_names import class_of_statement, names_class
 from autofuse.source.evidence.derivative_calls import find_derivatives
 from autofuse.source.evidence.mentions import Mentions, find_mentions
 from autofuse.source.evidence.project_imports import ImportedFiles, ProjectImport, find_imports, resolve_path
-from autofuse.source.evidence.subclasses import new_subclasses
+from autofuse.source.evidence.subclasses import has_computed_base, new_subclasses
 
 _MAX_BYTES = 1 << 20  # bytes; larger files are generated
-_MAX_PARSED = 64  # files that are parsed for one question about one file
+_MAX_PARSED = 128  # files that import one file and are parsed for one question about it; more make an edit unsafe
+_MAX_CONFIRMED = 512  # files with code that concerns all files that they import; more make an edit unsafe
 _MAX_IN_BETWEEN = 16  # importing files that are followed to their own importers
 _MAX_IMPORTED = 128  # files that are parsed to follow the imports of one file
 _MAX_NAMES = 4096  # names that files give to the classes of one file
@@ -54,6 +55,7 @@ class ProjectFiles:
     _own_imports: dict[str, ImportedFiles] = field(default_factory=dict)
     _may_use_dropout: dict[Path, bool] = field(default_factory=dict)
     _resolved_paths: dict[str, str] = field(default_factory=dict)
+    _unread: dict[str, str] = field(default_factory=dict)  # by the resolved path of the file that they may concern
     _other_names: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
@@ -78,11 +80,17 @@ class ProjectFiles:
         return self._file_paths
 
     def files_changing_classes(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Returns the files that import from the file of `scope`, and define subclasses or change attributes."""
+        """Returns the files that import from the file of `scope`, and define subclasses or change attributes.
+
+        A file that computes a base class counts if it imports the file of `scope` through others: `BASE = get()`.
+        """
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._files_changing_classes:
-            self._files_changing_classes[scope.file] = tuple(self._find_changing_files(scope, scope.file))
+            direct = dict.fromkeys(self._find_changing_files(scope, scope.file))
+            computing = self._find_indirect_importers(scope, "computed_bases", has_computed_base)
+            paths = direct | dict.fromkeys(str(s.file) for s in computing if s.file is not None)
+            self._files_changing_classes[scope.file] = tuple(paths)
         return self._scopes_of_files(self._files_changing_classes[scope.file])
 
     def _find_changing_files(self, scope: FileScope, file: Path) -> Iterator[str]:
@@ -101,6 +109,11 @@ class ProjectFiles:
                 family |= found
                 if found and len(seen) < _MAX_PARSED:
                     pending.append((Path(path), other, frozenset(c.name for c in found)))
+
+    def first_unread_file(self, scope: FileScope) -> str:
+        """Returns a file that may concern the file of `scope`, and was not read because there are too many; or ""."""
+        FILE_LOOKUPS.count += 1
+        return self._unread.get(resolve_path(scope.file), "") if scope.file is not None else ""
 
     def files_changing_objects(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Returns files with functions that change any module that they are given: `replace(model, old, new)`.
@@ -187,13 +200,17 @@ class ProjectFiles:
         named = {os.fsdecode(w) for w in words}
         for path in self._files_importing_names(words, os.fsencode(file.parent.name)):
             mentioned = self._mentioned_in(path)
-            if count >= _MAX_PARSED or mentioned is None or not is_wanted(mentioned):
+            if mentioned is None or not is_wanted(mentioned):
                 continue
             if text and text not in (_read_source(path) or b""):
                 continue
-            if self._may_reach(path, home, named, mentioned.attributes & words) and resolve_path(path) != home:
-                count += 1
-                yield path
+            if not self._may_reach(path, home, named, mentioned.attributes & words) or resolve_path(path) == home:
+                continue
+            if count >= _MAX_PARSED:
+                self._unread.setdefault(home, path)
+                return
+            count += 1
+            yield path
 
     def _may_reach(self, path: str, home: str, names: Collection[str], attributes: Collection[bytes]) -> bool:
         """Whether a file may import `names` of the file `home`, or reach them through another module.
@@ -297,7 +314,9 @@ class ProjectFiles:
             if mention not in self._confirmed_files:
                 candidates = ((p, self._scope_of_file(p)) for p in self._files_with(mention))
                 confirmed = (p for p, s in candidates if s is not None and is_confirmed(s))
-                self._confirmed_files[mention] = list(islice(confirmed, _MAX_PARSED))
+                self._confirmed_files[mention] = list(islice(confirmed, _MAX_CONFIRMED + 1))
+            if len(self._confirmed_files[mention]) > _MAX_CONFIRMED:
+                self._unread.setdefault(home, self._confirmed_files[mention][_MAX_CONFIRMED])
             paths = self._confirmed_files[mention]
             self._indirect_importers[key] = tuple(
                 p for p in paths if resolve_path(p) != home and self._read_all_imports(p).may_import(home, classes)

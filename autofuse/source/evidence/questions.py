@@ -15,6 +15,7 @@ from autofuse.source.evidence.call_operands import calls_pass_valid_operands
 from autofuse.source.evidence.changed_numbers import reads_are_not_changed
 from autofuse.source.evidence.claim import Claim, Question
 from autofuse.source.evidence.code_that_runs import check_code_that_runs
+from autofuse.source.evidence.dropped_rows import rows_keep_a_key
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
 from autofuse.source.evidence.dynamic_names import names_are_not_bound_dynamically
 from autofuse.source.evidence.even_width import width_is_even
@@ -34,6 +35,7 @@ from autofuse.source.evidence.repeated_calls import calls_are_not_repeated
 from autofuse.source.evidence.second_derivatives import check_derivatives
 from autofuse.source.evidence.star_imports import check_star_imports
 from autofuse.source.evidence.torch_tensors import operands_are_torch_tensors
+from autofuse.source.evidence.unread_files import all_files_were_read
 from autofuse.source.evidence.variance_cancellation import variance_has_no_cancellation
 from autofuse.source.evidence.vmap_calls import check_vmap
 from autofuse.source.evidence.watchers import check_operation_watchers
@@ -64,6 +66,7 @@ QUESTIONS: tuple[Question, ...] = (
     variance_has_no_cancellation,
     check_derivatives,
     positions_keep_their_dtype,
+    rows_keep_a_key,
     nothing_writes_to_operands,
     result_is_not_written,
     reads_are_not_changed,
@@ -75,7 +78,8 @@ QUESTIONS: tuple[Question, ...] = (
     check_operation_watchers,
     function_is_not_inspected,
     kernels_are_not_restricted,
-    check_code_that_runs,  # last, because it captures the function again, which takes longest
+    check_code_that_runs,  # late, because it captures the function again, which takes longest
+    all_files_were_read,  # last, because it asks whether the others have read all files
 )
 
 

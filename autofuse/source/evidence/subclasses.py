@@ -79,6 +79,15 @@ def new_subclasses(file: FileScope, family: Collection[NamedClass]) -> set[Named
     return found - set(family)
 
 
+def has_computed_base(file: FileScope) -> bool:
+    """Whether a class of a file has a base that only run time can resolve, so that it may be any class."""
+    return any(
+        None in classes_named(file, b, enclosing)
+        for node, enclosing in file.index(_class_statements)
+        for b in node.bases
+    )
+
+
 def _class_statements(tree: ast.Module) -> tuple[tuple[ast.ClassDef, Enclosing], ...]:
     """Returns every class of a file with the functions and classes around it, also classes that a call creates."""
     found = list[tuple[ast.ClassDef, Enclosing]]()

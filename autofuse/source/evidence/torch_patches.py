@@ -21,6 +21,7 @@ from autofuse.source.evidence.changes import CodeChange, find_changes
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.module_names import is_looked_up_by_modules
 from autofuse.source.evidence.names_read import NamesRead
+from autofuse.source.evidence.passed_modules import passed_changes
 
 _MAX_TEXT = 60  # characters of the code that a message quotes
 _EVERY_MODULE = ("torch.nn.Module.", "torch.nn.modules.Module.", "torch.nn.modules.module.Module.")
@@ -48,13 +49,22 @@ def find_patched_children(claim: Claim, names_read: NamesRead) -> Fails | dict[s
 
 
 def find_possible_patches(claim: Claim, names_read: NamesRead) -> Iterator[Missing]:
-    """Yield an assumption if another file assigns to a computed name of torch."""
-    for other in _patching_files(claim):
-        for change, name in other.cached_for_scope(_replacements):
-            if name.endswith("*") and _is_read(name, claim, names_read):
-                text, file = ast.unparse(change.node).splitlines()[0], other.file.name if other.file is not None else ""
+    """Yield an assumption if a file may replace a name of torch that is read.
+
+    Another file may assign to a computed name, and any file may change torch through a value that it passes on.
+    """
+    own = claim.defined.scope
+    for other in (own, *_patching_files(claim)):
+        computed = [(change.node, name) for change, name in other.cached_for_scope(_replacements) if name.endswith("*")]
+        passed = [
+            (c.node, f"{h}.{c.name or '*'}") for c in other.cached_for_scope(passed_changes) for h in sorted(c.held)
+        ]
+        for node, name in (*(computed if other is not own else ()), *passed):
+            if _is_read(name, claim, names_read):
+                text, file = ast.unparse(node).splitlines()[0], other.file.name if other.file is not None else ""
                 shown = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
-                yield Missing(f"assumes that `{shown}` in {file}, line {change.line} replaces nothing that runs here")
+                where = f"in {file}, line {node.lineno}" if other is not own else f"in line {node.lineno}"
+                yield Missing(f"assumes that `{shown}` {where} replaces nothing that runs here")
                 return
 
 
@@ -63,7 +73,7 @@ def _patching_files(claim: Claim) -> tuple[FileScope, ...]:
 
 
 def _has_replacements(scope: FileScope) -> bool:
-    return bool(scope.cached_for_scope(_replacements))
+    return bool(scope.cached_for_scope(_replacements) or scope.cached_for_scope(passed_changes))
 
 
 def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:

@@ -49,7 +49,7 @@ BODIES: dict[str, tuple[str, str]] = {
         "m = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool).tril()\n" + ADDED, ""
     ),
     "a triangle of numbers added": ("m = torch.ones(q.size(-2), k.size(-2)).tril()\n" + ADDED, ""),
-    "an added mask beside four dimensions": (f"b, h, n, d = q.shape\n{ADDED}", ""),
+    "an added small mask beside four dimensions": (f"b, h, n, d = q.shape\nm = m.tanh()\n{ADDED}", ""),
     "an added mask, cast to float": (f"m = m.float()\n{ADDED}", MASK.replace("`m`", "`m.float()`")),
     "an added mask that is chosen": (
         "s = torch.where(m != 0, q @ k.transpose(-2, -1) / 2, float('-inf'))\nreturn s.softmax(-1) @ v",

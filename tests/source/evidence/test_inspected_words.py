@@ -19,6 +19,8 @@ CASES = {
     "return m.co_varnames[: m.co_argcount]": set(),
     "return m.co_varnames[:3]": None,
     "for n in ['a', 'b']:\n        m.co_varnames.index(n)": {"a", "b"},
+    "for n in ['a', 'b']:\n        table[n] = m.co_varnames.index(n)": {"a", "b"},
+    "for n in ['a', 'b']:\n        table[n], n = m.co_varnames.index(n), 1": None,
     "listed = ['a', 'b']\n    for n in listed:\n        m.co_varnames.index(n)": {"a", "b"},
     "listed = ['a']\n    listed.append(m)\n    for n in listed:\n        m.co_varnames.index(n)": None,
     "for n in ['a']:\n        n = m\n        m.co_varnames.index(n)": None,
