@@ -31,6 +31,23 @@ _MAX_NAMES = 4096  # names that files give to the classes of one file
 
 
 @dataclass
+class _Importers:
+    """The files that may import some names of a file.
+
+    Attributes:
+        words: the names, and other names that files give to them.
+        names: the same as text.
+        paths: the files with such a word.
+        reaching: whether a file really may import them, for each file for which a question asked.
+    """
+
+    words: set[bytes]
+    names: frozenset[str]
+    paths: list[str]
+    reaching: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass
 class ProjectFiles:
     """The files of one command. Each file is read once."""
 
@@ -55,6 +72,7 @@ class ProjectFiles:
     _may_use_dropout: dict[Path, bool] = field(default_factory=dict)
     _resolved_paths: dict[str, str] = field(default_factory=dict)
     _other_names: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _importers: dict[tuple[Path, frozenset[str]], _Importers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         PARSED.forget_existence()
@@ -183,17 +201,32 @@ class ProjectFiles:
         """
         home, count = resolve_path(file), 0
         FILE_LOOKUPS.count += 1
-        words = self._with_other_names({os.fsencode(n) for n in names})
-        named = {os.fsdecode(w) for w in words}
-        for path in self._files_importing_names(words, os.fsencode(file.parent.name)):
+        importers = self._possible_importers(file, home, frozenset(names))
+        for path in importers.paths:
             mentioned = self._mentioned_in(path)
             if count >= _MAX_PARSED or mentioned is None or not is_wanted(mentioned):
                 continue
-            if text and text not in (_read_source(path) or b""):
+            if not importers.reaching.get(path, True) or text and text not in (_read_source(path) or b""):
                 continue
-            if self._may_reach(path, home, named, mentioned.attributes & words) and resolve_path(path) != home:
+            if self._is_importer(path, home, importers, mentioned):
                 count += 1
                 yield path
+
+    def _possible_importers(self, file: Path, home: str, names: frozenset[str]) -> _Importers:
+        """Returns the files whose words may import one of `names`. Several questions about a file share them."""
+        key = file, names
+        if key not in self._importers:
+            words = self._with_other_names({os.fsencode(n) for n in names})
+            paths = self._files_importing_names(words, os.fsencode(file.parent.name))
+            named = frozenset(os.fsdecode(w) for w in words)
+            self._importers[key] = _Importers(words, named, [p for p in paths if resolve_path(p) != home])
+        return self._importers[key]
+
+    def _is_importer(self, path: str, home: str, importers: _Importers, mentioned: Mentions) -> bool:
+        if path not in importers.reaching:
+            attributes = mentioned.attributes & importers.words
+            importers.reaching[path] = self._may_reach(path, home, importers.names, attributes)
+        return importers.reaching[path]
 
     def _may_reach(self, path: str, home: str, names: Collection[str], attributes: Collection[bytes]) -> bool:
         """Whether a file may import `names` of the file `home`, or reach them through another module.
