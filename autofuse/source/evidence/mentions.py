@@ -123,7 +123,9 @@ _RENAMED_BY_IMPORT = re.compile(rb"(\w+)\s+as\s+(\w+)")
 _RENAMED = re.compile(
     rb"^[ \t]*(\w+(?:[ \t]*=[ \t]*\w+)*)[ \t]*=[ \t]*(?:\w+\.)*(_*[A-Z]\w*)[ \t]*(?:#.*)?$", re.MULTILINE
 )
-_END_OF_RENAMED = re.compile(rb"=[ \t]*(?:\w+\.)*_*[A-Z]\w*[ \t]*(?:#.*)?$", re.MULTILINE)  # fast: starts with a literal
+_END_OF_RENAMED = re.compile(
+    rb"=[ \t]*(?:\w+\.)*_*[A-Z]\w*[ \t]*(?:#.*)?$", re.MULTILINE
+)  # fast: starts with a literal
 _ATTRIBUTE = re.compile(rb"\.(_*[A-Z]\w*|\w+(?=\.\w+\s*=(?!=)))")
 _WORD = re.compile(rb"\w+")
 
@@ -132,15 +134,14 @@ def find_mentions(source: bytes) -> Mentions:
     """Search the bytes of a file for the words that matter."""
     imports = _IMPORTS.findall(source)
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
-    has_dynamic = b"import_module" in source or b"__import__" in source
-    dynamic = frozenset(w for text in _DYNAMIC_IMPORT.findall(source) for w in _WORD.findall(text)) if has_dynamic else ()
-    modules = frozenset(dynamic) | {w for kind, text in imports if kind == b"import" for w in _WORD.findall(text)}
+    dynamic = frozenset(w for text in _dynamic_imports(source) for w in _WORD.findall(text))
+    modules = dynamic | {w for kind, text in imports if kind == b"import" for w in _WORD.findall(text)}
     renames = frozenset(pair for _, text in imports if b" as " in text for pair in _RENAMED_BY_IMPORT.findall(text))
     renames |= {(old, new) for names, old in _renamed_by_assignment(source) for new in _WORD.findall(names)}
     changes_objects, reads_layouts = _CHANGES.search(source) is not None, _ASKS.search(source) is not None
     flags = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source), b"Dropout" in source)
     return Mentions(
-        words.union(dynamic),
+        words | dynamic,
         modules,
         renames,
         frozenset(_ATTRIBUTE.findall(source)),
@@ -151,6 +152,11 @@ def find_mentions(source: bytes) -> Mentions:
         changes_objects,
         *flags,
     )
+
+
+def _dynamic_imports(source: bytes) -> list[bytes]:
+    has_words = b"import_module" in source or b"__import__" in source
+    return _DYNAMIC_IMPORT.findall(source) if has_words else []
 
 
 def _renamed_by_assignment(source: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -116,7 +116,9 @@ _USUAL_NAMES = {"torch": "torch", "F": "torch.nn.functional", "nn": "torch.nn"}
 
 def _through_module(receiver: ast.expr) -> str:
     """The values of `model.torch` and `model.F`, if `model` is a module of the project: its own imports of torch."""
-    if not isinstance(receiver, ast.Attribute) or not any(getattr(n, "attr", "") in _USUAL_NAMES for n in walk(receiver)):
+    if not isinstance(receiver, ast.Attribute) or not any(
+        getattr(n, "attr", "") in _USUAL_NAMES for n in walk(receiver)
+    ):
         return ""  # most receivers: their text need not be written
     names = ast.unparse(receiver).split(".")
     at = next((i for i, name in enumerate(names) if i and name in _USUAL_NAMES), 0)
