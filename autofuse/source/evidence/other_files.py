@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from autofuse.source.capture.file_lookups import FILE_LOOKUPS
 from autofuse.source.capture.parsed_files import PARSED
@@ -28,6 +29,8 @@ _MAX_PARSED = 64  # files that are parsed for one question about one file
 _MAX_IN_BETWEEN = 16  # importing files that are followed to their own importers
 _MAX_IMPORTED = 128  # files that are parsed to follow the imports of one file
 _MAX_NAMES = 4096  # names that files give to the classes of one file
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -72,6 +75,7 @@ class ProjectFiles:
     _may_use_dropout: dict[Path, bool] = field(default_factory=dict)
     _resolved_paths: dict[str, str] = field(default_factory=dict)
     _other_names: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _answers: dict[object, Any] = field(default_factory=dict)
     _importers: dict[tuple[Path, frozenset[str]], _Importers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -301,6 +305,27 @@ class ProjectFiles:
     def files_choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Returns the files that may restrict the kernels of attention, and import the file of `scope`."""
         return self._find_indirect_importers(scope, "chooses_kernels", lambda _: True)
+
+    def files_with_text(self, texts: Collection[str]) -> Iterator[FileScope]:
+        """Yields the files whose bytes contain one of `texts`. Each is parsed when it is asked for."""
+        wanted = [os.fsencode(t) for t in texts]
+        for path in self.paths:
+            source = _read_source(path)
+            if source is not None and any(t in source for t in wanted) and (scope := self._scope_of_file(path)):
+                yield scope
+
+    def answer(self, question: object, find: Callable[[], _Answer]) -> _Answer:
+        """Returns `find()`, which is called once for each `question` about the files of the command."""
+        FILE_LOOKUPS.count += 1
+        if question not in self._answers:
+            self._answers[question] = find()
+        known: _Answer = self._answers[question]
+        return known
+
+    @staticmethod
+    def path_of(scope: FileScope) -> str:
+        """The resolved path of a file; "" if it has none."""
+        return resolve_path(scope.file) if scope.file is not None else ""
 
     def imports(self, user: FileScope, scope: FileScope) -> bool:
         """Whether the file of `user` directly imports the file of `scope`."""
