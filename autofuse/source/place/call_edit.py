@@ -185,7 +185,7 @@ class CallEdit:
         """Binds the result to its name directly, if the old statement would only assign it to a second name."""
         if self.place is self.root:
             return
-        if (others := _names_beside(self.root, target_text(self.place.statement))) is not None:
+        if (others := _other_targets(self.root, target_text(self.place.statement))) is not None:
             dead.add(self.root.statement)  # `y = x = norm(x)` would become `y = x = x`
             self._insertions.append((span_of(self.root.statement), f"{others} = {target_text(self.place.statement)}"))
             return
@@ -300,7 +300,7 @@ def _is_self_assignment(u: FoldedScale) -> bool:
     return False
 
 
-def _names_beside(root: ValuePosition, name: str) -> str | None:
+def _other_targets(root: ValuePosition, name: str) -> str | None:
     """The targets `y` of `y = x = norm(x)` beside `name`; None if the statement has no other, or does not bind it."""
     match root.statement:
         case ast.Assign(targets=targets, value=value) if value is root.node and len(targets) > 1:
