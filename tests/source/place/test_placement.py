@@ -225,3 +225,22 @@ def test_a_result_with_two_names_is_not_assigned_to_itself(targets: str, rest: s
     assert "ops.dropout_add_norm(" in after
     assert text in after and "x = x\n" not in after and "= x =" not in after
     assert_same(before, after, "Block", [torch.rand(2, 3, 8, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [("nn.Dropout(0.0), nn.LayerNorm(8)", "self.net[:2](x)"), ("nn.LayerNorm(8)", "self.net[0](x)")],
+)
+def test_several_layers_before_the_fused_ones_are_a_slice(first: str, text: str) -> None:
+    before = HEAD + source(f"""
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Sequential({first}, nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+            def forward(self, x):
+                return self.net(x)
+    """)
+    after = rewritten(before)
+    assert "ops.mlp(" in after and text in after
+    assert_same(before, after, "Block", [torch.rand(2, 3, 8, dtype=torch.float64)])
