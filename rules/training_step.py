@@ -15,12 +15,28 @@ if TYPE_CHECKING:
 
 _LIGHTNING = ("lightning", "Lightning")
 _COMPLEX = ("cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128", "complex", "polar")
+_STORE_PARAMETERS = ("Parameter", "register_parameter", "requires_grad_")
 _SPECTRA = ("fft", "rfft", "ihfft", "fftn", "rfftn", "stft")  # complex, if their input is real
 
 
-def _may_have_complex_parameters(call: Call) -> bool:
+def _complex_parameters(call: Call) -> str:
+    """The assumption about complex parameters, which a fused update refuses; "" if no file seems to make them."""
     makes_parameters = call.mentions("Parameter", "requires_grad")
-    return bool(call.mentions_word(*_COMPLEX) or makes_parameters and call.mentions_word(*_SPECTRA))
+    if call.mentions_word(*_COMPLEX) or makes_parameters and call.mentions_word(*_SPECTRA):
+        return "no parameter is complex"
+    other = call.other_file_mentions(*_COMPLEX, *_SPECTRA, stored_by=_STORE_PARAMETERS)
+    return f"no parameter is complex ({other} makes complex numbers)" if other else ""
+
+
+def _unsupported_device(call: Call) -> str:
+    """The assumption about the device of the parameters; "" if no other file computes on an XLA device."""
+    other = call.other_file_mentions("xla")
+    return f"no parameter is on an XLA device ({other} mentions XLA)" if other else ""
+
+
+def _assumes(*clauses: str) -> str:
+    """The clauses that are not empty, as one: "assumes that a, and that b"."""
+    return f"assumes that {', and that '.join(filter(None, clauses))}" if any(clauses) else ""
 
 
 class UnfusedAdam(CallRule):
@@ -42,10 +58,10 @@ class UnfusedAdam(CallRule):
     def at(call: Call) -> Verdict | None:
         if call.mentions("torch_xla"):
             return None
-        if call.mentions(*_LIGHTNING):
-            return Holds("unsafe", "assumes that Lightning does not clip gradients in 16-bit mixed precision")
-        if _may_have_complex_parameters(call):
-            return Holds("unsafe", "assumes that no parameter is complex")
+        clips = call.mentions(*_LIGHTNING) or call.other_file_mentions("lightning", "Lightning", "LightningModule")
+        lightning = "Lightning does not clip gradients in 16-bit mixed precision" if clips else ""
+        if assumptions := _assumes(lightning, _complex_parameters(call), _unsupported_device(call)):
+            return Holds("unsafe", assumptions)
         return Holds("safe", "for real parameters on a CPU, CUDA, XPU or MPS device")
 
     examples = (
@@ -99,12 +115,10 @@ class UnfusedSgd(CallRule):
     def at(call: Call) -> Verdict | None:
         if call.mentions("torch_xla"):
             return None
-        why = "assumes that no gradient is sparse, such as that of `nn.Embedding(sparse=True)`"
-        if "Adagrad" in call.text:  # its constructor makes the sums of squares in the dtype of the parameters
-            why += ", that the parameters keep their dtype afterwards"
-        return Holds(
-            "unsafe", f"{why}, and that no parameter is complex" if _may_have_complex_parameters(call) else why
-        )
+        sparse = "no gradient is sparse, such as that of `nn.Embedding(sparse=True)`"
+        # The constructor of Adagrad makes the sums of squares in the dtype of the parameters.
+        dtype = "the parameters keep their dtype afterwards" if "Adagrad" in call.text else ""
+        return Holds("unsafe", _assumes(sparse, dtype, _complex_parameters(call), _unsupported_device(call)))
 
     examples = (
         Fused(

@@ -267,20 +267,30 @@ def _fill_of_ones(view: View, v: Value) -> float | None:
 
 
 def _keeps_diagonal(index: Value) -> bool:
-    """Whether an index keeps the diagonal of a square mask: [:T, :T], [None, :T, :S], [:, :, S - T : S, :S].
+    """Whether an index keeps the diagonal of a square mask: [:T, :T], [None, :T, :S], [..., S - T : S, :S].
 
     The slices of rows and columns either begin at 0, or both end at the same position. In the second case, the part is
-    square only if it begins at the corner.
+    square only if it begins at the corner, and these are the last two slices.
     """
-    parts = [p for p in (index.inputs if index.op == TUPLE else (index,)) if not is_const(p, None)]
-    if not all(p.op == SLICE and is_const(p.inputs[2], None, 1) for p in parts):
+    indexes = index.inputs if index.op == TUPLE else (index,)
+    parts = [p for p in indexes if not is_const(p, None, ...)]
+    if not all(p.op == SLICE and is_const(p.inputs[2], None, 1) for p in parts) or _adds_inner_dimension(indexes):
         return False
     starts = [p.inputs[0] for p in parts]
     if all(is_const(s, None, 0) for s in starts):
         return True
+    if any(is_const(p, ...) for p in indexes[indexes.index(parts[0]) :]):
+        return False
     *front, rows, columns = parts if len(parts) > 1 else (parts[0], parts[0])
     return (
         all(is_const(p.inputs[0], None, 0) for p in (*front, columns))
         and rows.inputs[1] is columns.inputs[1]
         and not is_const(rows.inputs[1], None)
     )
+
+
+def _adds_inner_dimension(indexes: tuple[Value, ...]) -> bool:
+    """Whether an index may put a new dimension behind the rows: `[:, None, :T]`. `[:, None, :T, :T]` does not."""
+    last = max((i for i, p in enumerate(indexes) if is_const(p, None)), default=-1)
+    before = any(not is_const(p, None) for p in indexes[: last + 1])
+    return before and (len(indexes) - last - 1 < 2 or any(is_const(p, ...) for p in indexes[last + 1 :]))

@@ -79,6 +79,8 @@ def attention(
     """
     if repeats > 1:
         key, value = with_heads(query, key, value, repeats)
+    if type(scale) in (float, int) and scale < 0:  # flash kernels subtract the largest score before they scale it
+        query, scale = -query, -scale
     if mask is not None and kept is None and not is_causal:
         mask, is_causal, fill = as_kernels_mask(
             query, key, mask, fill, lambda f: weighs_nothing(f, query, key, scale, dtypes_of(query, key, value)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,10 @@ def kind(line: str) -> str:
         "torch.full((t, s), 1.0).triu(1).bool()",
         "torch.tril(torch.ones(64, 64))[:t, :s] == 0",
         "torch.tril(torch.ones(64, 64))[None, None, :t, :s] == 0",
+        "torch.tril(torch.ones(64, 64))[..., :t, :s] == 0",
+        "torch.tril(torch.ones(64, 64))[None, ..., :t, :s] == 0",
+        "torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64)[..., None, :t, :s] == 0",
+        "torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64)[..., s - t : s, :s] == 0",
         "torch.tril(torch.ones(64, 64))[s - t : s, :s] == 0",
         "torch.tril(torch.ones_like(scores)) == 0",
         "torch.tril(torch.ones(t, s)).view(1, 1, t, s) == 0",
@@ -61,6 +66,25 @@ def kind(line: str) -> str:
 )
 def test_a_triangle_on_the_main_diagonal_is_proved_causal(dropped: str) -> None:
     assert kind(_FILL.format(dropped)).startswith("causal: ")
+
+
+_PARTS = (":", "None", "...", ":t", ":s", "s - t : s")
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_an_index_of_a_triangle_is_called_causal_only_if_its_result_is(rank: int) -> None:
+    size, length, proved = 5, 4, 0
+    view = f".view({', '.join('1' * (rank - 2))}, {size}, {size})" if rank > 2 else ""
+    for index in (", ".join(parts) for n in (1, 2, 3) for parts in product(_PARTS, repeat=n)):
+        text = f"torch.tril(torch.ones({size}, {size})){view}[{index}]"
+        try:
+            result = eval(text, {"torch": torch, "t": length, "s": length})
+        except (IndexError, RuntimeError):  # too many dimensions, two ellipses
+            continue
+        if kind(_FILL.format(f"{text} == 0")).startswith("causal: "):
+            proved += 1
+            assert torch.equal(result, torch.ones_like(result).tril()), index
+    assert proved > 20
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from autofuse import ops
@@ -420,3 +421,21 @@ def test_a_result_without_gradients_is_not_a_view_and_keeps_its_tangent(batch: t
         _, along = torch.func.jvp(lambda q: ops.attention(q, key, value), (query,), (query,))
     _, expected = torch.func.jvp(lambda q: torch.softmax(q @ key.mT, -1) @ value, (query,), (query,))
     torch.testing.assert_close(along, expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_negative_scale_reaches_no_kernel(assert_agree: Agree, masked: bool) -> None:
+    query, key, value = qkv(B, H)
+    mask = torch.rand(T, S) > 0.3 if masked else None
+    assert_agree(ops.attention, reference.attention, query, key, value, mask=mask, scale=-0.5, terms=S + D)
+    scales = list[float]()
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                scales.append(kwargs["scale"])
+            return func(*args, **kwargs or {})
+
+    with Watch():
+        ops.attention(query, key, value, mask=mask, scale=-0.5)
+    assert scales in ([0.5], []) and (masked or scales)

@@ -48,3 +48,10 @@ def test_files_that_are_generated_or_unformatted_are_counted() -> None:
     )
     found = faults_of_file(file)
     assert found["generated file"] and found["changed by ruff"]
+
+
+@pytest.mark.parametrize(("message", "counted"), [("", 1), ("becomes F.gelu (leaves `torch` without a use)", 0)])
+def test_an_import_that_loses_its_use_is_counted_unless_a_message_names_it(message: str, counted: int) -> None:
+    before, after = "def f(x):\n    return torch.exp(F.relu(x))\n", "def f(x):\n    return F.gelu(x)\n"
+    file = RewrittenFile("model.py", (HEAD + before).encode(), (HEAD + after).encode(), (message,))
+    assert faults_of_file(file)["import without a use, unnamed"] == counted

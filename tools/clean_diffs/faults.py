@@ -46,13 +46,25 @@ def faults_of(function: ChangedFunction) -> Counter[str]:
 
 
 def faults_of_file(file: RewrittenFile) -> Counter[str]:
-    """Faults of a whole file: it is generated, or a formatter would change it now and did not before."""
+    """Faults of a whole file: it is generated, a formatter would change it, or an import lost its use unnoticed."""
     found: Counter[str] = Counter()
     if _GENERATED.search(file.before[:1500].decode(errors="replace")):
         found["generated file"] += 1
     for formatter in unsettled(file):
         found[f"changed by {formatter}"] += 1
+    before, after = ast.parse(file.before), ast.parse(file.after)
+    named = " ".join(m for m in file.messages if "without a use" in m)
+    unnamed = [n for n in _unused_imports(after) - _unused_imports(before) if f"`{n}`" not in named]
+    if unnamed:
+        found["import without a use, unnamed"] = len(unnamed)
     return found
+
+
+def _unused_imports(tree: ast.Module) -> set[str]:
+    """The names that imports of the module bind and that the file does not read."""
+    imports = (s for s in tree.body if isinstance(s, (ast.Import, ast.ImportFrom)))
+    bound = {a.asname or a.name.partition(".")[0] for s in imports for a in s.names}
+    return bound - {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
 def _dead_statements(tree: ast.AST) -> Iterator[ast.stmt]:

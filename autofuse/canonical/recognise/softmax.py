@@ -140,15 +140,19 @@ def _is_low(view: View, fill: Value) -> bool:
 
 
 def _is_constant_in_rows(view: View, v: Value) -> bool:
-    """Whether `v` is a reduction over the last dimension with keepdim=True, times numbers."""
+    """Whether `v` is a reduction over the last dimension with keepdim=True, times numbers, or expanded again."""
     if v.op == "mul":
         tensors = [f for f in v.inputs if literal(f) is None and not view.number(f)]
         return len(tensors) == 1 and _is_constant_in_rows(view, tensors[0])
-    while v.op in (CAST, "detach"):
+    expanded_as = None
+    while v.op in (CAST, "detach", "expand_as"):
+        expanded_as = v.inputs[1] if v.op == "expand_as" else expanded_as
         v = v.inputs[0]
     if v.op == ITEM and is_const(v.inputs[1], 0) or v.op == ATTRIBUTE and v.data == "values":
         v = strip_casts(v.inputs[0])
-    return v.op in _REDUCTIONS and _is_kept_last(v)
+    if v.op not in _REDUCTIONS or not _is_kept_last(v):
+        return False
+    return expanded_as is None or strip_casts(expanded_as) is strip_casts(v.inputs[0])  # else the sum may be larger
 
 
 def _is_kept_last(reduction: Value) -> bool:

@@ -329,6 +329,15 @@ def call_index(tree: ast.Module) -> CallIndex:
     return index
 
 
+def may_be_call_of(name: str, call: ast.Call) -> bool:
+    """Whether an index may list `call` as a call of the function `name`: a fast test without an index."""
+    function = call.func
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    last = _last_name(call.func)
+    return not isinstance(function, ast.Name) or last == name or last in FORWARD or last in _CALL_THEIR_ARGUMENT
+
+
 def _target_pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Yield each target of an assignment with its value. `a, b = A(), B()` has two pairs."""
     if value is not None:

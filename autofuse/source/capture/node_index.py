@@ -55,6 +55,16 @@ class NodeIndex:
         """Return the module and the functions around a node, outermost first."""
         return self._scopes[self._definition_around(position)]
 
+    def definitions_around(self, position: int) -> tuple[ast.AST, ...]:
+        """Return the functions and classes around a node, outermost first. A definition is not around itself."""
+        around = self._definition_around(position)
+        found = list[ast.AST]()
+        while around:
+            if self._starts[around] != position:
+                found.append(self.nodes[self._starts[around]])
+            around = self._parents[around]
+        return tuple(reversed(found))
+
     def class_name(self, position: int) -> str:
         """Return the name of the innermost class around a node; "" outside of classes."""
         return self._class_names[self._definition_around(position)]

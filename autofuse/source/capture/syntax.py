@@ -40,45 +40,6 @@ class _Fields(dict[type[ast.AST], tuple[str, ...]]):
 _FIELDS = _Fields()
 
 
-def children(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes directly inside `node`, in the order of their fields."""
-    nodes: list[ast.AST] = []
-    for field in _FIELDS[node.__class__]:
-        value = getattr(node, field, None)
-        if value.__class__ is list:
-            nodes += [v for v in value if v is not None]  # in {**other}, the key is None
-        elif value is not None:
-            nodes.append(value)
-    return nodes
-
-
-_LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue})
-
-
-def parts(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes directly inside `node` that may contain other nodes. Names and constants are left out."""
-    nodes: list[ast.AST] = []
-    for field in _FIELDS[node.__class__]:
-        value = getattr(node, field, None)
-        if value.__class__ is list:
-            nodes += [v for v in value if v is not None and v.__class__ not in _LEAVES]
-        elif value is not None and value.__class__ not in _LEAVES:
-            nodes.append(value)
-    return nodes
-
-
-class _Walk:
-    """The cached walk of a definition: the slice of `nodes` from `start` to `end`, beginning with the definition."""
-
-    __slots__ = ("end", "nodes", "start")
-
-    def __init__(self, nodes: list[ast.AST], start: int) -> None:
-        self.nodes, self.start, self.end = nodes, start, start
-
-    def __deepcopy__(self, memo: dict[int, object]) -> None:
-        """Return None: a copied definition may be changed, so it must not have a cached walk."""
-
-
 class _Getters(dict[type[ast.AST], Callable[[ast.AST], Any]]):
     """For each class of nodes, a function that returns the contents of all its fields at once."""
 
@@ -101,6 +62,47 @@ def contents(node: ast.AST) -> Any:
         return _GETTERS[node.__class__](node)
     except AttributeError:  # a node that is not from a parser may lack optional fields
         return tuple(getattr(node, f, None) for f in _FIELDS[node.__class__])
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes directly inside `node`, in the order of their fields."""
+    nodes: list[ast.AST] = []
+    found = contents(node)
+    for value in found if found.__class__ is tuple else (found,):
+        if value.__class__ is list:
+            nodes += [v for v in value if v is not None]  # in {**other}, the key is None
+        elif value is not None:
+            nodes.append(value)
+    return nodes
+
+
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue})
+_NO_PARTS = _LEAVES | {type(None)}
+
+
+def parts(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes directly inside `node` that may contain other nodes. Names and constants are left out."""
+    nodes: list[ast.AST] = []
+    found = contents(node)
+    for value in found if found.__class__ is tuple else (found,):
+        kind = value.__class__
+        if kind is list:
+            nodes += [v for v in value if v.__class__ not in _NO_PARTS]
+        elif kind not in _NO_PARTS:
+            nodes.append(value)
+    return nodes
+
+
+class _Walk:
+    """The cached walk of a definition: the slice of `nodes` from `start` to `end`, beginning with the definition."""
+
+    __slots__ = ("end", "nodes", "start")
+
+    def __init__(self, nodes: list[ast.AST], start: int) -> None:
+        self.nodes, self.start, self.end = nodes, start, start
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        """Return None: a copied definition may be changed, so it must not have a cached walk."""
 
 
 _CACHED_TYPES = frozenset({ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})

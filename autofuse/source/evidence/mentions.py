@@ -6,6 +6,7 @@ Reading bytes is much faster than parsing. A file is parsed only if its bytes me
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autofuse.source.evidence.passed_words import is_word_character, passes_torch
@@ -75,16 +76,23 @@ def _has_word(source: bytes, word: bytes, is_prefix: bool) -> bool:
     return False
 
 
-_ASSIGNED = re.compile(rb"\.\w+\s*(?:=(?!=)|,[^=\n#]*=(?!=)|\)\s*=(?!=)|[ ]in\b|:[ \t]*$)", re.MULTILINE)
+# Several names of one line may be assigned, so a match does not include the names that follow: `a.b, torch.c = d`.
+_ASSIGNED = re.compile(
+    rb"\.\w+\s*(?:(?=(?P<others>,[^=\n#]*=)(?!=))|=(?!=)|\)\s*=(?!=)|[ ]in\b|(?P<colon>:)[ \t]*$)", re.MULTILINE
+)
+_AS = re.compile(rb"\bas\b")
+_UNCOUNTED = re.compile(rb"[\"'#;\\]")
 _OF_TORCH = re.compile(rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\Z")
 _TORCH_ENDS = (b"F", b"torch", b"functional", b"Tensor")  # a fast test before the expression
 _ANNOTATION = re.compile(
     rb"[ \t]*(?:(?!(?:else|try|finally|except)\b)[\w.]+[ \t]*:|(?:async[ \t]+)?def[ \t]+\w+\()[^;\"'()]*\Z"
 )
 _MAX_NAME = 100  # bytes of a dotted torch name
-_SET_ON_TORCH = re.compile(
-    rb"(?:setattr|patch(?:\.object)?|vars)\(\s*[\"']?(?:F|torch)\b|\b(?:F|torch)(?:\.\w+)*\.__dict__"
-)
+# One expression for each function: those that start with a literal text are fast.
+_SET_ON_TORCH = {
+    word: re.compile(re.escape(word) + rb"\(\s*[\"']?(?:F|torch)\b")
+    for word in (b"setattr", b"patch", b"patch.object", b"vars")
+} | {b"__dict__": re.compile(rb"\b(?:F|torch)(?:\.\w+)*\.__dict__")}
 _NAME_OF_TORCH = re.compile(
     rb"\btorch(?:\.\w+)*[ \t]+as[ \t]+(\w+)|^[ \t]*from[ \t]+torch\b[^\n]*?[ \t]as[ \t]+(\w+)"
     rb"|^[ \t]*(\w+)[ \t]*=[ \t]*torch(?:\.\w+)+[ \t]*$",
@@ -111,7 +119,7 @@ _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", r
 _CALL_FOR_CLASS = (  # `type("A", (Base,), {...})`
     rb"\b\w+\s*\([^()\n]*,\s*\((?:[^()\n]|\([^()\n]*\))*\)\s*,\s*(?:\{|dict\b)|\bnew_class\s*\("
 )
-_INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(|" + _CALL_FOR_CLASS, re.MULTILINE)
+_CLASS_WITH_BASES = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _CREATES_CLASS = re.compile(_CALL_FOR_CLASS)
 _BASES = re.compile(rb"^([ \t]*)class\s+\w+\s*\(([^:]*)\)\s*:", re.MULTILINE)
 _CLASS_NAME = re.compile(rb"^[ \t]*class\s+(\w+)", re.MULTILINE)
@@ -123,6 +131,9 @@ _RENAMED_BY_IMPORT = re.compile(rb"(\w+)\s+as\s+(\w+)")
 _RENAMED = re.compile(
     rb"^[ \t]*(\w+(?:[ \t]*=[ \t]*\w+)*)[ \t]*=[ \t]*(?:\w+\.)*(_*[A-Z]\w*)[ \t]*(?:#.*)?$", re.MULTILINE
 )
+_END_OF_RENAMED = re.compile(
+    rb"=[ \t]*(?:\w+\.)*_*[A-Z]\w*[ \t]*(?:#.*)?$", re.MULTILINE
+)  # fast: starts with a literal
 _ATTRIBUTE = re.compile(rb"\.(_*[A-Z]\w*|\w+(?=\.\w+\s*=(?!=)))")
 _WORD = re.compile(rb"\w+")
 
@@ -131,22 +142,20 @@ def find_mentions(source: bytes) -> Mentions:
     """Search the bytes of a file for the words that matter."""
     imports = _IMPORTS.findall(source)
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
-    dynamic = frozenset(w for text in _DYNAMIC_IMPORT.findall(source) for w in _WORD.findall(text))
+    dynamic = frozenset(w for text in _dynamic_imports(source) for w in _WORD.findall(text))
     modules = dynamic | {w for kind, text in imports if kind == b"import" for w in _WORD.findall(text)}
     renames = frozenset(pair for _, text in imports if b" as " in text for pair in _RENAMED_BY_IMPORT.findall(text))
-    renames |= {(old, new) for names, old in _RENAMED.findall(source) for new in _WORD.findall(names)}
-    concerns_others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches_torch = _patches_torch(source)
-    reads_layouts, changes_objects = _ASKS.search(source) is not None, _CHANGES.search(source) is not None
+    renames |= {(old, new) for names, old in _renamed_by_assignment(source) for new in _WORD.findall(names)}
+    changes_objects, reads_layouts = _CHANGES.search(source) is not None, _ASKS.search(source) is not None
     flags = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source), b"Dropout" in source)
     return Mentions(
         words | dynamic,
         modules,
         renames,
         frozenset(_ATTRIBUTE.findall(source)),
-        concerns_others,
+        changes_objects or _defines_subclasses(source),
         _computes_bases(source, words | modules),
-        patches_torch,
+        _patches_torch(source),
         _DIFFERENTIATES(source),
         reads_layouts,
         changes_objects,
@@ -199,19 +208,41 @@ _ASSIGNS = re.compile(rb"[ \t]*(?:[,:][^=\n]*)?=(?!=)")
 _WALRUS = re.compile(rb"[ \t]*:=")
 
 
+def _dynamic_imports(source: bytes) -> list[bytes]:
+    has_words = b"import_module" in source or b"__import__" in source
+    return _DYNAMIC_IMPORT.findall(source) if has_words else []
+
+
+def _renamed_by_assignment(source: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the names on the left of `B = C = layers.A`, and `A`."""
+    for end in _END_OF_RENAMED.finditer(source):
+        found = _RENAMED.match(source, source.rfind(b"\n", 0, end.start()) + 1)
+        if found is not None:
+            yield found[1], found[2]
+
+
+def _defines_subclasses(source: bytes) -> bool:
+    return _CLASS_WITH_BASES.search(source) is not None or _CREATES_CLASS.search(source) is not None
+
+
 def _patches_torch(source: bytes) -> bool:
     """Whether the file may replace something in torch: `F.softmax = mine`, `setattr(torch, name, mine)`."""
-    if any(w in source for w in (b"setattr", b"patch", b"vars", b"__dict__")) and _SET_ON_TORCH.search(source):
+    if any(word in source and expression.search(source) for word, expression in _SET_ON_TORCH.items()):
         return True
-    names = {n for found in _NAME_OF_TORCH.findall(source) for n in found if n}
+    names = set(_other_names_of_torch(source))
     other_names = names - {b"F", b"nn"}
     if other_names and _changes_one_of(other_names).search(source):
         return True
     if passes_torch(source, names):
         return True
-    return any(
-        _is_of_torch(source, m.start()) and not _is_annotation(source, m.start()) for m in _ASSIGNED.finditer(source)
-    )
+    return any(_is_of_torch(source, m.start()) and _may_assign(source, m) for m in _ASSIGNED.finditer(source))
+
+
+def _other_names_of_torch(source: bytes) -> Iterator[bytes]:
+    """Yield the names that a file gives to modules, classes and functions of torch."""
+    for line in source.split(b"\n"):
+        if b"torch" in line and (b"=" in line or b"as" in line):
+            yield from (n for names in _NAME_OF_TORCH.findall(line) for n in names if n)
 
 
 def _changes_one_of(names: set[bytes]) -> re.Pattern[bytes]:
@@ -229,6 +260,39 @@ def _is_of_torch(source: bytes, end: int) -> bool:
     return (name.endswith(_TORCH_ENDS) or b"nn." in name) and _OF_TORCH.search(name) is not None
 
 
+def _may_assign(source: bytes, match: re.Match[bytes]) -> bool:
+    """Whether a match of _ASSIGNED may be an assignment.
+
+    It is none in an annotation, in the arguments of a call, or before a colon without `as`.
+    """
+    start = match.start()
+    if match["colon"] is None:
+        return not _is_annotation(source, start) and not _is_argument(source, match)
+    line = source.rfind(b"\n", 0, start) + 1  # `with f() as torch.softmax:`; but not `def f() -> torch.Tensor:`
+    return _continues(source, line) or _AS.search(source, line, start) is not None
+
+
+def _is_argument(source: bytes, match: re.Match[bytes]) -> bool:
+    """Whether a match of _ASSIGNED surely is in the arguments of a call: `zeros(n, dtype=torch.long, device=d)`.
+
+    Its line then shows a bracket that opens before it, or one that closes behind it. A line with strings, comments or
+    several statements is not examined, because their brackets do not count.
+    """
+    at, end, found = match.start(), source.find(b"\n", match.start()), match[0] + (match["others"] or b"")
+    before, behind = source[source.rfind(b"\n", 0, at) + 1 : at], source[at : end if end >= 0 else len(source)]
+    if not found.endswith(b"=") or found.count(b")") > found.count(b"("):  # `for torch.a in b`, `(torch.a, b) = f`
+        return False
+    if _UNCOUNTED.search(before) or _UNCOUNTED.search(behind):
+        return False
+    opened = before.count(b"(") - before.count(b")")
+    return opened > 0 or b")" not in before and behind.count(b")") > behind.count(b"(")
+
+
+def _continues(source: bytes, line: int) -> bool:
+    """Whether the line that starts at `line` continues one that ends with a backslash."""
+    return source[max(0, line - 3) : line].rstrip(b"\r\n").endswith(b"\\")
+
+
 def _is_annotation(source: bytes, end: int) -> bool:
     """Whether a dotted name that ends at `end` surely is a part of an annotation: `x: torch.Tensor = y`.
 
@@ -236,5 +300,4 @@ def _is_annotation(source: bytes, end: int) -> bool:
     line that ends with a backslash.
     """
     start = source.rfind(b"\n", 0, end) + 1
-    continues = source[max(0, start - 3) : start].rstrip(b"\r\n").endswith(b"\\")
-    return not continues and _ANNOTATION.match(source[start:end]) is not None
+    return not _continues(source, start) and _ANNOTATION.match(source[start:end]) is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from autofuse.source.capture.file_lookups import FILE_LOOKUPS
 from autofuse.source.capture.parsed_files import PARSED
@@ -29,6 +30,25 @@ _MAX_CONFIRMED = 512  # files with code that concerns all files that they import
 _MAX_IN_BETWEEN = 16  # importing files that are followed to their own importers
 _MAX_IMPORTED = 128  # files that are parsed to follow the imports of one file
 _MAX_NAMES = 4096  # names that files give to the classes of one file
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass
+class _Importers:
+    """The files that may import some names of a file.
+
+    Attributes:
+        words: the names, and other names that files give to them.
+        names: the same as text.
+        paths: the files with such a word.
+        reaching: whether a file really may import them, for each file for which a question asked.
+    """
+
+    words: set[bytes]
+    names: frozenset[str]
+    paths: list[str]
+    reaching: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass
@@ -57,6 +77,8 @@ class ProjectFiles:
     _resolved_paths: dict[str, str] = field(default_factory=dict)
     _unread: dict[str, str] = field(default_factory=dict)  # by the resolved path of the file that they may concern
     _other_names: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _answers: dict[object, Any] = field(default_factory=dict)
+    _importers: dict[tuple[Path, frozenset[str]], _Importers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         PARSED.forget_existence()
@@ -196,21 +218,36 @@ class ProjectFiles:
         """
         home, count = resolve_path(file), 0
         FILE_LOOKUPS.count += 1
-        words = self._with_other_names({os.fsencode(n) for n in names})
-        named = {os.fsdecode(w) for w in words}
-        for path in self._files_importing_names(words, os.fsencode(file.parent.name)):
+        importers = self._possible_importers(file, home, frozenset(names))
+        for path in importers.paths:
             mentioned = self._mentioned_in(path)
             if mentioned is None or not is_wanted(mentioned):
                 continue
-            if text and text not in (_read_source(path) or b""):
+            if not importers.reaching.get(path, True) or text and text not in (_read_source(path) or b""):
                 continue
-            if not self._may_reach(path, home, named, mentioned.attributes & words) or resolve_path(path) == home:
+            if not self._is_importer(path, home, importers, mentioned):
                 continue
             if count >= _MAX_PARSED:
                 self._unread.setdefault(home, path)
                 return
             count += 1
             yield path
+
+    def _possible_importers(self, file: Path, home: str, names: frozenset[str]) -> _Importers:
+        """Returns the files whose words may import one of `names`. Several questions about a file share them."""
+        key = file, names
+        if key not in self._importers:
+            words = self._with_other_names({os.fsencode(n) for n in names})
+            paths = self._files_importing_names(words, os.fsencode(file.parent.name))
+            named = frozenset(os.fsdecode(w) for w in words)
+            self._importers[key] = _Importers(words, named, [p for p in paths if resolve_path(p) != home])
+        return self._importers[key]
+
+    def _is_importer(self, path: str, home: str, importers: _Importers, mentioned: Mentions) -> bool:
+        if path not in importers.reaching:
+            attributes = mentioned.attributes & importers.words
+            importers.reaching[path] = self._may_reach(path, home, importers.names, attributes)
+        return importers.reaching[path]
 
     def _may_reach(self, path: str, home: str, names: Collection[str], attributes: Collection[bytes]) -> bool:
         """Whether a file may import `names` of the file `home`, or reach them through another module.
@@ -285,6 +322,27 @@ class ProjectFiles:
     def files_choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Returns the files that may restrict the kernels of attention, and import the file of `scope`."""
         return self._find_indirect_importers(scope, "chooses_kernels", lambda _: True)
+
+    def files_with_text(self, texts: Collection[str]) -> Iterator[FileScope]:
+        """Yields the files whose bytes contain one of `texts`. Each is parsed when it is asked for."""
+        wanted = [os.fsencode(t) for t in texts]
+        for path in self.paths:
+            source = _read_source(path)
+            if source is not None and any(t in source for t in wanted) and (scope := self._scope_of_file(path)):
+                yield scope
+
+    def answer(self, question: object, find: Callable[[], _Answer]) -> _Answer:
+        """Returns `find()`, which is called once for each `question` about the files of the command."""
+        FILE_LOOKUPS.count += 1
+        if question not in self._answers:
+            self._answers[question] = find()
+        known: _Answer = self._answers[question]
+        return known
+
+    @staticmethod
+    def path_of(scope: FileScope) -> str:
+        """The resolved path of a file; "" if it has none."""
+        return resolve_path(scope.file) if scope.file is not None else ""
 
     def imports(self, user: FileScope, scope: FileScope) -> bool:
         """Whether the file of `user` directly imports the file of `scope`."""

@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from autofuse.source.capture.node_index import node_index
@@ -41,12 +41,10 @@ class ProjectImport:
     name: str
     original: str
 
-    def of(self, candidates: Collection[str]) -> Iterator[str]:
-        """Yield the files in `candidates` that the import may refer to."""
-        for files in self.files:
-            yield from (f for f in files if f in candidates)
-        if self.name:
-            yield from (f for f in self.defined if f in candidates)
+    def of(self, candidates: Collection[str]) -> list[str]:
+        """Return the files in `candidates` that the import may refer to."""
+        found = [f for f in self.files if f in candidates]
+        return found + [f for f in self.defined if f in candidates] if self.name else found
 
     @cached_property
     def defined(self) -> frozenset[str]:
@@ -55,17 +53,29 @@ class ProjectImport:
         named = classes_named(scope, ast.Name(self.name)) if scope is not None and self.name not in ("", "*") else ()
         return frozenset(c.file for c in named if c is not None and c.line)
 
-    @cached_property
-    def files(self) -> tuple[tuple[str, str], ...]:
+    @property
+    def files(self) -> tuple[str, ...]:
         """For each possible location, the two files that the module may be."""
-        return tuple((f"{base}.py", f"{base}{os.sep}__init__.py") for base in self.bases)
+        return _files_of_modules(self.bases)
+
+
+@lru_cache(maxsize=1 << 12)
+def _files_of_modules(bases: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f for base in bases for f in (f"{base}.py", f"{base}{os.sep}__init__.py"))
+
+
+@lru_cache(maxsize=1 << 12)
+def _bases_of_module(level: int, module: str, folder: Path) -> tuple[str, ...]:
+    """Return the paths where a module may be that a file in `folder` imports, without a suffix."""
+    parts = module.split(".") if module else []
+    return tuple(os.path.normpath(os.path.join(start, *parts)) for start in import_roots(level, folder))
 
 
 class ImportedFiles:
     """The direct and indirect imports of a file, indexed by file for many queries."""
 
     def __init__(self, imports: Sequence[ProjectImport]) -> None:
-        self._files = {f for i in imports for files in i.files for f in files}
+        self._files = {f for bases in dict.fromkeys(i.bases for i in imports) for f in _files_of_modules(bases)}
         self._packages = {base + os.sep for i in imports if i.name in ("", "*") for base in i.bases}
         self._by_original_name = defaultdict[str, list[ProjectImport]](list)
         for i in imports:
@@ -101,9 +111,7 @@ def find_imports(tree: ast.Module, file: Path, scope: Callable[[], FileScope | N
             continue
         for module, local, name, level in modules:
             if level or module.partition(".")[0] not in LIBRARIES:
-                parts = module.split(".") if module else []
-                bases = (os.path.normpath(os.path.join(start, *parts)) for start in import_roots(level, folder))
-                yield ProjectImport(scope, tuple(bases), local, name)
+                yield ProjectImport(scope, _bases_of_module(level, module, folder), local, name)
 
 
 def _imported_by_call(call: ast.Call) -> str:

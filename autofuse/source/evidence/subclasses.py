@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.project_files import files_of_import, find_project_class
 from autofuse.source.capture.scope import ClassScope, FileScope
-from autofuse.source.capture.syntax import parts, walk
+from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.class_names import (
     Enclosing,
     NamedClass,
@@ -90,20 +91,11 @@ def has_computed_base(file: FileScope) -> bool:
 
 def _class_statements(tree: ast.Module) -> tuple[tuple[ast.ClassDef, Enclosing], ...]:
     """Returns every class of a file with the functions and classes around it, also classes that a call creates."""
-    found = list[tuple[ast.ClassDef, Enclosing]]()
-    todo: list[tuple[ast.AST, Enclosing]] = [(tree, ())]
-    while todo:
-        node, enclosing = todo.pop()
-        if isinstance(node, ast.ClassDef):
-            found.append((node, enclosing))
-        elif isinstance(node, ast.Call) and (created := created_class(node)) is not None:
-            found.append((created, enclosing))
-        inside = (*enclosing, node) if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) else enclosing
-        todo += [(child, inside) for child in parts(node)]
-    return tuple(sorted(found, key=lambda pair: pair[0].lineno))
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+    index = node_index(tree)
+    found = [*index.placed(ast.ClassDef)]
+    found += ((i, created) for i, call in index.placed(ast.Call) if (created := created_class(call)) is not None)
+    ordered = sorted(found, key=lambda placed: placed[1].lineno)
+    return tuple((node, index.definitions_around(i)) for i, node in ordered)  # type: ignore[misc]
 
 
 def _may_be_base_class(written: ast.expr, base: Subclass, file: FileScope, enclosing: Enclosing) -> bool:

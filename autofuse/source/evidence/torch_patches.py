@@ -14,7 +14,8 @@ from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import call_index
+from autofuse.source.capture.call_index import call_index, may_be_call_of
+from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange, find_changes
@@ -104,9 +105,7 @@ def _replaced_names(
     }
     if change.function is not None and isinstance(change.receiver, ast.Name):
         owners |= _owners_passed(change.function, change.receiver.id, scope, owners_by_argument)
-    return [
-        f"{o}.{change.name or '*'}" for o in sorted(o for o in owners if o) if o == "torch" or o.startswith("torch.")
-    ]
+    return [f"{o}.{change.name or '*'}" for o in sorted(o for o in owners if o and _names_torch(o))]
 
 
 def _module_by_name(receiver: ast.expr) -> str:
@@ -127,7 +126,11 @@ _USUAL_NAMES = {"torch": "torch", "F": "torch.nn.functional", "nn": "torch.nn"}
 
 def _through_module(receiver: ast.expr) -> str:
     """The values of `model.torch` and `model.F`, if `model` is a module of the project: its own imports of torch."""
-    names = ast.unparse(receiver).split(".") if isinstance(receiver, ast.Attribute) else []
+    if not isinstance(receiver, ast.Attribute) or not any(
+        getattr(n, "attr", "") in _USUAL_NAMES for n in walk(receiver)
+    ):
+        return ""  # most receivers: their text need not be written
+    names = ast.unparse(receiver).split(".")
     at = next((i for i, name in enumerate(names) if i and name in _USUAL_NAMES), 0)
     return ".".join([_USUAL_NAMES[names[at]], *names[at + 1 :]]) if at else ""
 
@@ -155,12 +158,38 @@ def _owners_passed(
     if name not in arguments:
         return set()
     key = function.name, arguments.index(name), name
-    if key not in known:
+    if key not in known and not _may_be_passed(function.name, key[1], name, scope):
+        known[key] = set()
+    elif key not in known:
         calls = [called.node for called in scope.index(call_index).calls[function.name]]
-        values = [v for c in calls for v in c.args[key[1] : key[1] + 1]]
-        values += [k.value for c in calls for k in c.keywords if k.arg == name]
-        known[key] = {scope.name_of(v) or "" for v in values}
+        known[key] = {scope.name_of(v) or "" for c in calls for v in _arguments(c, key[1], name)}
     return known[key]
+
+
+def _may_be_passed(function: str, position: int, keyword: str, scope: FileScope) -> bool:
+    """Whether a call that may be one of `function` passes an object of torch: a fast test before calls are indexed."""
+    return any(
+        may_be_call_of(function, call) and any(_is_of_torch(v, scope) for v in _arguments(call, position, keyword))
+        for call in scope.cached_for_scope(_calls_with_torch)
+    )
+
+
+def _calls_with_torch(scope: FileScope) -> list[ast.Call]:
+    """The calls of a file with an argument that is an object of torch."""
+    calls = node_index(scope.tree).of(ast.Call)
+    return [c for c in calls if any(_is_of_torch(v, scope) for v in (*c.args, *(k.value for k in c.keywords)))]
+
+
+def _is_of_torch(value: ast.expr, scope: FileScope) -> bool:
+    return isinstance(value, (ast.Name, ast.Attribute)) and _names_torch(scope.name_of(value) or "")
+
+
+def _names_torch(name: str) -> bool:
+    return name == "torch" or name.startswith("torch.")
+
+
+def _arguments(call: ast.Call, position: int, keyword: str) -> list[ast.expr]:
+    return [*call.args[position : position + 1], *(k.value for k in call.keywords if k.arg == keyword)]
 
 
 @lru_cache(maxsize=256)

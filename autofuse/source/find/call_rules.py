@@ -19,8 +19,10 @@ from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.node_index import node_index
 from autofuse.source.capture.scope import FileScope, functions
+from autofuse.source.evidence.other_files import ProjectFiles
 from autofuse.source.find.call_context import CallContext
 from autofuse.source.find.iterations import is_iterated_once
+from autofuse.source.find.project_words import first_file_with_word
 from autofuse.source.find.settings_reads import first_settings_read
 from autofuse.source.find.training_loops import NUMBERS, names_on_device
 
@@ -48,6 +50,7 @@ class PlacedCall:
     scope: FileScope
     context: CallContext
     parameters: tuple[str, ...] = field(default=())
+    files: ProjectFiles | None = None
 
     @property
     def text(self) -> str:
@@ -123,6 +126,9 @@ class PlacedCall:
     def reads(self, attribute: str) -> int:
         return self.context.first_read(attribute)
 
+    def other_file_mentions(self, *words: str, stored_by: tuple[str, ...] = ()) -> str:
+        return first_file_with_word(self.files, self.scope, words, stored_by) if self.files is not None else ""
+
 
 class _DetachInstead(ast.NodeTransformer):
     """Replaces the call, such as `loss.item()`, by `loss.detach()`."""
@@ -139,8 +145,14 @@ class _DetachInstead(ast.NodeTransformer):
         return ast.Call(ast.Attribute(tensor, "detach", ast.Load()), [], [])
 
 
-def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSite]:
-    """Yields each call in a file for which a rule has a verdict, in the order of the text."""
+def call_sites(scope: FileScope, rules: Sequence[LoadedRule], files: ProjectFiles | None = None) -> Iterator[CallSite]:
+    """Yields each call in a file for which a rule has a verdict, in the order of the text.
+
+    Args:
+        scope: the file.
+        rules: the rules to apply.
+        files: the files of the command, if rules may ask about them.
+    """
     by_name: dict[str, list[tuple[LoadedRule, type[CallRule]]]] = {}
     for loaded in rules:
         if issubclass(loaded.rule, CallRule):
@@ -155,7 +167,7 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
         for name in (_name_of(call, inner_scope), _method(call)):
             for loaded, rule in by_name.get(name, ()):
                 once_in = _part_of_one_report(rule, call, context)
-                placed = PlacedCall(name, call, inner_scope, context, rule.parameters)
+                placed = PlacedCall(name, call, inner_scope, context, rule.parameters, files)
                 site = _site(loaded, rule, symbol, placed) if (rule, once_in) not in reported else None
                 if site is not None:
                     reported.add((rule, once_in))

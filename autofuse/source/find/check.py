@@ -139,7 +139,7 @@ def proposals(
         found = expert_loops(all_functions, dataflow_rules, path)
         results += [p for defined, p in found if only is None or defined.symbol in only]
     if call_rules:
-        read_one = partial(_call_proposals, scope, call_rules, path, only, edited_file.is_test)
+        read_one = partial(_call_proposals, scope, call_rules, path, only, edited_file.is_test, files)
         results += reader.read(read_one, 1, "the arguments of its calls", len(source))
     reader.close()
     results = [_decline_generated(p, edited_file) for p in results]
@@ -166,9 +166,11 @@ def _decline_for_helper(p: Proposal, safe: list[Finding]) -> Proposal:
 
 
 def _call_proposals(
-    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None, is_test: bool
-) -> list[Proposal]:
-    return [_call_proposal(s, path, is_test) for s in call_sites(scope, rules) if only is None or s.symbol in only]
+    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None, is_test: bool,
+    files: ProjectFiles | None,
+) -> list[Proposal]:  # fmt: skip
+    sites = call_sites(scope, rules, files)
+    return [_call_proposal(s, path, is_test) for s in sites if only is None or s.symbol in only]
 
 
 def _call_proposal(site: CallSite, path: str, is_test: bool) -> Proposal:

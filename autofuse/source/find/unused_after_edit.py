@@ -1,4 +1,4 @@
-"""Finds layers, methods and functions of a file that nothing in the file uses after an edit.
+"""Finds layers, methods, functions and imports of a file that nothing in the file uses after an edit.
 
 The finding names them, so that the user can remove them. No edit removes them, because other files may use them. The
 search counts names; it does not follow values.
@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from autofuse.source.capture.node_index import node_index
-from autofuse.source.capture.scope import DefinedFunction
+from autofuse.source.capture.scope import DefinedFunction, module_bindings
 from autofuse.source.capture.syntax import walk
 from autofuse.source.place.edits import Edit, TextSpan, is_inside, span_of
 
 _MODULES = frozenset({"torch", "nn", "functional", "F", "np", "math"})
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _Read = tuple[
     str, str
 ]  # (class that reads `self.name`, name), ("", name) for other attributes, ("=", name) for plain names
@@ -42,7 +43,7 @@ class ReadNames:
 
 
 def find_unused(edit: Edit, defined: DefinedFunction) -> tuple[str, ...]:
-    """The layers and methods of `self`, and the functions of the file, that the file no longer reads after an edit."""
+    """The layers and methods of `self`, the functions and the imports that the file no longer reads after an edit."""
     spans = (*edit.removals, *(span for span, _ in edit.replacements))
     owner = defined.owner.node.name if defined.owner is not None else ""
     removed = Counter(
@@ -66,7 +67,7 @@ def _written_name(read: _Read, defined: DefinedFunction, counted: ReadNames) -> 
     """The name as the file writes it, or "" if it is only a number or is defined in another file."""
     owner, name = read
     if owner == "=":
-        return name if name in defined.scope.functions else ""
+        return name if name in defined.scope.functions or _is_imported(name, defined) else ""
     if defined.owner is None or owner != defined.owner.node.name:
         return ""
     for other in counted.classes_reading(name) - {owner}:
@@ -79,6 +80,12 @@ def _written_name(read: _Read, defined: DefinedFunction, counted: ReadNames) -> 
     constructor = assigned.func if isinstance(assigned, ast.Call) else None
     constructor_name = getattr(constructor, "attr", getattr(constructor, "id", ""))
     return f"self.{name}" if constructor_name[:1].isupper() and constructor_name != "Parameter" else ""
+
+
+def _is_imported(name: str, defined: DefinedFunction) -> bool:
+    """Whether only imports at module level bind a name."""
+    nodes = defined.scope.index(module_bindings).get(name, ())
+    return bool(nodes) and name not in defined.scope.local and all(isinstance(n, _IMPORTS) for n in nodes)
 
 
 def _names_in_spans(function: ast.AST, spans: tuple[TextSpan, ...]) -> Iterator[ast.AST]:

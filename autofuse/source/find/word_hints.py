@@ -41,7 +41,7 @@ class WordHints:
         self._index = {pair: i for i, pair in enumerate(hints)}
         self._all_words = [[_WORDS[each] for each in word.split(b"|")] for word, _ in hints]
         self._different_words = tuple(dict.fromkeys(word for words in self._all_words for word in words))
-        self._words = self._all_words
+        self._hints_of_words = self._group_by_word(self._different_words)
         self._companions = [re.compile(companion) if companion else None for _, companion in hints]
         self._needs: tuple[_Needs, ...] = tuple(map(self._needs_of, self.rules))
         self._parts: dict[tuple[RuleWords, ...], WordHints] = {}
@@ -51,9 +51,17 @@ class WordHints:
         one_of = frozenset(~self._index[pair] if pair[1] else self._index[pair] for pair in rule.one_of)
         return one_of, frozenset(self._index[word, b""] for word in rule.all_of)
 
+    def _group_by_word(self, words: Iterable[_Word]) -> list[tuple[_Word, frozenset[int]]]:
+        """Each of these words, with the hints that have it."""
+        return [(w, frozenset(i for i, own in enumerate(self._all_words) if w in own)) for w in words]
+
     def words_in(self, text: bytes) -> frozenset[int]:
         """The hints in `text`, with or without the accompanying text."""
-        return frozenset(i for i, words in enumerate(self._words) if any(word.is_in(text) for word in words))
+        found = frozenset[int]()
+        for word, hints in self._hints_of_words:  # each word is searched for once, though several hints have it
+            if not hints <= found and word.is_in(text):
+                found |= hints
+        return found
 
     def complete(self, hints: Iterable[int], text: bytes) -> frozenset[int]:
         """The hints that need no accompanying text, or whose accompanying text is in `text`."""
@@ -96,7 +104,7 @@ class WordHints:
     def _with_words(self, present: set[_Word]) -> WordHints:
         """The same hints for parts of a text that contains only these words: no other words are searched for."""
         hints = copy(self)
-        hints._words = [[word for word in words if word in present] for words in self._all_words]
+        hints._hints_of_words = [(word, own) for word, own in self._hints_of_words if word in present]
         return hints
 
     def of_name(self, name: bytes) -> frozenset[int]:

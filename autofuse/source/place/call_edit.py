@@ -185,6 +185,10 @@ class CallEdit:
         """Binds the result to its name directly, if the old statement would only assign it to a second name."""
         if self.place is self.root:
             return
+        if (others := _other_targets(self.root, target_text(self.place.statement))) is not None:
+            dead.add(self.root.statement)  # `y = x = norm(x)` would become `y = x = x`
+            self._insertions.append((span_of(self.root.statement), f"{others} = {target_text(self.place.statement)}"))
+            return
         name = self.function.statements.name_to_bind(self.place, self.root)
         if name is None:
             return
@@ -294,3 +298,13 @@ def _is_self_assignment(u: FoldedScale) -> bool:
         case ast.Assign(targets=[ast.Name(id=bound)], value=value), ast.Name(id=name):
             return bound == name and value is u.product
     return False
+
+
+def _other_targets(root: ValuePosition, name: str) -> str | None:
+    """The targets `y` of `y = x = norm(x)` beside `name`; None if the statement has no other, or does not bind it."""
+    match root.statement:
+        case ast.Assign(targets=targets, value=value) if value is root.node and len(targets) > 1:
+            names = [t.id for t in targets if isinstance(t, ast.Name)]
+            others = [n for n in names if n != name]
+            return " = ".join(others) if len(names) == len(targets) and name in names and others else None
+    return None

@@ -9,7 +9,7 @@ from autofuse.ir.graph import ATTRIBUTE, CHOICE, NOT, Value, is_const
 from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.masks import casts_to_query, is_causal, mask_rank, write_mask
 from autofuse.source.targets.printing import fill, unused_name, without_views
-from autofuse.source.targets.scales import fold_scale, scale_argument
+from autofuse.source.targets.scales import fold_scale, scale_argument, with_positive_scale
 from autofuse.source.targets.speller import Speller
 
 
@@ -30,7 +30,9 @@ def attention(args: Arguments, speller: Speller) -> TargetCall:
     keywords = ["is_causal=True"] if causal else [f"attn_mask={mask.text}"] if mask.text else []
     if may_drop(args):
         keywords.append(f"dropout_p={dropout_probability(args['dropout_p'], args['training'], speller)}")
-    operands[0], scale = (operands[0], folded) if folded is not None else scale_argument(args, operands[0], speller)
+    operands[0], scale = (
+        scale_argument(args, operands[0], speller) if folded is None else with_positive_scale(operands[0], folded)
+    )
     function = speller.imports.text("torch.nn.functional.scaled_dot_product_attention", speller.place)
     tail = (".squeeze(1)" if adds_heads else "") + _cast_back(speller)
     return TargetCall(function, (*operands, *keywords, *scale), tail, (*naming, *mask.before))

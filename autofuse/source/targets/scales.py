@@ -34,9 +34,29 @@ def scale_argument(args: Arguments, query: str, speller: Speller) -> tuple[str, 
         return query, ["scale=1.0"]
     if speller.view.number(scale) is False:
         return fill("{0} * {1}", query, speller.text(scale)), ["scale=1.0"]
-    return query, [] if is_default_scale(scale, args["query"], args["key"], speller) else [
-        f"scale={speller.text(scale)}"
-    ]
+    if is_default_scale(scale, args["query"], args["key"], speller):
+        return query, []
+    return with_positive_scale(query, [f"scale={speller.text(scale)}"])
+
+
+def with_positive_scale(query: str, keywords: list[str]) -> tuple[str, list[str]]:
+    """Move a minus sign of the scale to the query.
+
+    Flash kernels subtract the largest score before they multiply the scores with the scale. With a negative scale that
+    is the smallest result, and the exponential of another one may overflow.
+    """
+    rest = _without_sign(keywords[0].removeprefix("scale=")) if keywords else ""
+    return (fill("-{0}", query), [f"scale={'1.0' if rest == '1' else rest}"]) if rest else (query, keywords)
+
+
+def _without_sign(scale: str) -> str:
+    """The text of `scale` without the minus sign of its first factor; "" if there is none."""
+    first = ast.parse(scale, mode="eval").body
+    while isinstance(first, ast.BinOp) and isinstance(first.op, (ast.Mult, ast.Div)):
+        first = first.left
+    if not isinstance(first, ast.UnaryOp) or not isinstance(first.op, ast.USub) or not scale.isascii():
+        return ""
+    return scale[: first.col_offset] + scale[first.col_offset + 1 :].lstrip()
 
 
 def fold_scale(args: Arguments, speller: Speller) -> tuple[Arguments, list[str] | None]:

@@ -45,7 +45,7 @@ from autofuse.match.legality import is_metadata
 from autofuse.match.site import Site
 from autofuse.reasons import writing
 from autofuse.reasons.reason import Reason, because
-from autofuse.source.capture.captured import CapturedFunction, ValuePosition
+from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.symbolic_lengths import GraphSizes
@@ -253,11 +253,18 @@ class Speller:
         """Return calls of the layers of the Sequential that `node` calls, up to the one that returns `original`."""
         chain = self.captured.chains[node]
         text = self.text(self.view.of(chain.argument))
-        for path, v in chain.steps:
+        last = next((i for i, (_, v) in enumerate(chain.steps) if v is original), len(chain.steps) - 1)
+        paths = [path for path, _ in chain.steps[: last + 1]]
+        if last and self._can_be_sliced(chain) and paths == [(i,) for i in range(len(paths))]:
+            return f"{layer_text(self.text_of, node, ())}[:{len(paths)}]({text})"
+        for path in paths:
             text = f"{layer_text(self.text_of, node, path)}({text})"
-            if v is original:
-                break
         return text
+
+    def _can_be_sliced(self, chain: Chain) -> bool:
+        """Whether a Sequential is of torch's own class. A subclass may have another constructor."""
+        function = chain.constructor.func if isinstance(chain.constructor, ast.Call) else None
+        return function is not None and self.imports.scope.name_of(function) == "torch.nn.Sequential"
 
     def find_name(self, original: Value) -> str | None:
         """Return a name that holds `original` at the place."""

@@ -26,7 +26,7 @@ def add_imports(text: str, statements: Iterable[str]) -> str:
     if not missing:
         return text
     lines = lines_of(text)
-    count = _statements_before(tree.body)
+    count = _without_relative_imports(tree.body, _statements_before(tree.body))
     index = _lines_before(tree.body, count)
     newline = next((line[len(line.rstrip("\r\n")) :] for line in lines if line.endswith(("\r", "\n"))), "\n")
     added = [s + newline for s in missing]
@@ -95,6 +95,14 @@ def _statements_before(body: list[ast.stmt]) -> int:
         elif isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             break
     return last
+
+
+def _without_relative_imports(body: list[ast.stmt], count: int) -> int:
+    """`count` without the relative imports at the end, if absolute imports precede them: these usually come last."""
+    absolute = count
+    while absolute and _is_import(body[absolute - 1]) and getattr(body[absolute - 1], "level", 0):
+        absolute -= 1
+    return absolute if absolute and _is_import(body[absolute - 1]) else count
 
 
 def _lines_before(body: list[ast.stmt], count: int) -> int:

@@ -186,6 +186,35 @@ def test_the_message_names_layers_that_lose_their_last_use(more: str, told: bool
     assert ("leaves `self.softmax` without a use in this file" in finding.message) is told
 
 
+IMPORTS = source("""
+    import math
+
+    import torch
+    from torch import nn
+    from torch.nn.functional import softmax
+
+
+    class Attend(nn.Module):
+        def forward(self, q, k, v):
+            return softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), dim=-1) @ v
+""")
+
+
+@pytest.mark.parametrize(
+    ("more", "clause"),
+    [
+        ("", "leaves `math` and `softmax` without a use in this file"),
+        ("\n\ndef other(x):\n    return math.sqrt(x)\n", "leaves `softmax` without a use in this file"),
+        ("\n\ndef other(x):\n    return softmax(x, math.pi)\n", ""),
+        ("\n\nif not math:\n    math = softmax = None\n", ""),
+    ],
+)
+def test_the_message_names_imports_that_lose_their_last_use(more: str, clause: str) -> None:
+    (finding,) = (f for f in find_findings(IMPORTS + more) if f.code == "AF101")
+    assert ("without a use" in finding.message) is bool(clause)
+    assert clause in finding.message
+
+
 GELU = """import math
 
 import torch

@@ -190,3 +190,57 @@ def test_a_name_that_holds_another_argument_is_not_written_for_the_first(between
 def test_code_that_does_nothing_may_read_a_name_of_a_removed_value(between: str) -> None:
     before = HEAD + ATTEND.replace("BETWEEN", between)
     assert_same(before, rewritten(before), "Attend", square_inputs())
+
+
+@pytest.mark.parametrize(
+    ("targets", "rest", "text"),
+    [
+        ("y = x", "x + y", "    y = x\n"),
+        ("x = y", "x + y", "    y = x\n"),
+        ("y = x = z", "x + y * z", "    y = z = x\n"),
+    ],
+)
+def test_a_result_with_two_names_is_not_assigned_to_itself(targets: str, rest: str, text: str) -> None:
+    before = HEAD + source(f"""
+        class Mix(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+
+            def forward(self, x):
+                print(x.shape)
+                return self.linear(x), None
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.mix, self.norm, self.drop = Mix(), nn.LayerNorm(8), nn.Dropout(0.0)
+
+            def forward(self, x):
+                x = x + self.drop(self.mix(x)[0])
+                {targets} = self.norm(x)
+                return {rest}
+    """)
+    after = rewritten(before)
+    assert "ops.dropout_add_norm(" in after
+    assert text in after and "x = x\n" not in after and "= x =" not in after
+    assert_same(before, after, "Block", [torch.rand(2, 3, 8, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [("nn.Dropout(0.0), nn.LayerNorm(8)", "self.net[:2](x)"), ("nn.LayerNorm(8)", "self.net[0](x)")],
+)
+def test_several_layers_before_the_fused_ones_are_a_slice(first: str, text: str) -> None:
+    before = HEAD + source(f"""
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Sequential({first}, nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+            def forward(self, x):
+                return self.net(x)
+    """)
+    after = rewritten(before)
+    assert "ops.mlp(" in after and text in after
+    assert_same(before, after, "Block", [torch.rand(2, 3, 8, dtype=torch.float64)])

@@ -224,3 +224,21 @@ def test_the_default_scale_is_left_out_for_parts_whose_size_is_known(name: str) 
 def test_a_scale_of_two_arguments_stays_because_their_owners_may_write_to_them() -> None:
     text = "import torch\n\n\ndef attend(q, k, v):\n    return ((q * 0.5) @ (k * 0.5).mT).softmax(-1) @ v\n"
     assert "q * 0.5, k * 0.5, v, scale=1.0" in rewritten(text)
+
+
+# Scores with a negative scale, and the arguments of the call.
+NEGATIVE = {
+    "-(q @ k.mT)": "-q, k, v, scale=1.0",
+    "q @ k.mT * -0.5": "-q, k, v, scale=0.5",
+    "-0.5 * (q @ k.mT)": "-q, k, v, scale=0.5",
+    "(q @ k.mT).amax(-1, keepdim=True) - q @ k.mT": "-q, k, v, scale=1.0",
+    "torch.max(q @ k.mT, -1, keepdim=True)[0].expand_as(q @ k.mT) - q @ k.mT": "-q, k, v, scale=1.0",
+}
+
+
+@pytest.mark.parametrize("scores", NEGATIVE)
+def test_a_negative_scale_becomes_a_negative_query(scores: str) -> None:
+    before = HEAD + f"        return ({scores}).softmax(dim=-1) @ v\n"
+    after = rewritten(before, unsafe=False)
+    assert f"F.scaled_dot_product_attention({NEGATIVE[scores]})" in after
+    assert_same(before, after, "Attend", inputs())

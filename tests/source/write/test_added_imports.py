@@ -21,6 +21,13 @@ TEXTS = {  # imports -> the imports with `ops` and `F`
     "import torch; import numpy as np\n": f"import torch; import numpy as np\n{FUNCTIONAL}\n{OPS}\n",
     "from torch.nn import (\n    Linear,\n)\n": f"{FUNCTIONAL}\n{OPS}\nfrom torch.nn import (\n    Linear,\n)\n",
     "import numpy as np\n": f"import numpy as np\n{OPS}\n{FUNCTIONAL}\n",
+    "from torch import nn\nimport numpy as np\n\nfrom .model import Model\n": (
+        f"from torch import nn\nimport numpy as np\n{OPS}\n{FUNCTIONAL}\n\nfrom .model import Model\n"
+    ),
+    "import numpy as np\n\nfrom .a import A\nfrom ..b import B\n\nx = 1\n": (
+        f"import numpy as np\n{OPS}\n{FUNCTIONAL}\n\nfrom .a import A\nfrom ..b import B\n\nx = 1\n"
+    ),
+    "from .model import torch\n": f"from .model import torch\n{OPS}\n{FUNCTIONAL}\n",
     "import torch": f"import torch\n{OPS}\n{FUNCTIONAL}\n",
     "import torch\r\nx = 1\r\n": f"import torch\r\n{FUNCTIONAL}\r\n{OPS}\r\nx = 1\r\n",
 }  # fmt: skip
