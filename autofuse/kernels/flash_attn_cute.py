@@ -22,6 +22,7 @@ _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _VARLEN = PackageFunction(
     "flash_attn.cute.interface", "flash_attn_varlen_func", ("q", "k", "v"), (*_LENGTHS, *_OPTIONS)
 )
+_SINKS = PackageFunction("flash_attn.cute.interface", "flash_attn_func", ("q", "k", "v"), (*_OPTIONS, "learnable_sink"))
 _HOPPER = (9, 0)
 
 
@@ -63,12 +64,21 @@ def _attention(
     return _attend(query, key, value, scale, causal, 0.0)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float, sinks: Tensor | None = None
+) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         deterministic = torch.are_deterministic_algorithms_enabled()
+        if sinks is None:
+            return first_result(
+                _ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic)
+            )
         return first_result(
-            _ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic)
-        )
+            _SINKS(
+                q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic,
+                learnable_sink=sinks,
+            )
+        )  # fmt: skip
 
     widths = (query.shape[-1], value.shape[-1])
     return attend_by_heads(attend, query, key, value, causal, equal_widths=widths != (192, 128))
@@ -92,6 +102,42 @@ def _soft_capped(
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     return _attend(query, key, value, scale * cap, is_causal, cap)  # the kernel divides the scaled scores by the cap
+
+
+def _sink_refusal(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, mask: Tensor | None = None,
+    scale: float | Tensor = 1.0, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+) -> str:  # fmt: skip
+    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
+        no_dropout(dropout_p, training),
+        "" if _is_one_for_each_head(sinks, query) else "It needs one sink for each head, as a floating-point tensor.",
+        _device_refusal_of_sinks(query, sinks),
+        _kernel_refusal(query, key, value),
+    )
+
+
+def _is_one_for_each_head(sinks: Tensor, query: Tensor) -> bool:
+    heads = query.shape[1]
+    of_heads = sinks.ndim >= 3 and sinks.shape[-3] == heads and sinks.numel() == heads
+    return of_heads and sinks.dtype in (torch.float32, *HALVES) and sinks.device == query.device
+
+
+def _device_refusal_of_sinks(query: Tensor, sinks: Tensor) -> str:
+    """Sinks have a gradient on Hopper and on data center Blackwell. There they have no kernel for heads of 256."""
+    found = device_capability(query)
+    if found is None:
+        return ""
+    if found[0] in (10, 11) and query.shape[-1] == 256:
+        return "On this device it supports sinks for a head_dim below 256."
+    trains = torch.is_grad_enabled() and (query.requires_grad or sinks.requires_grad)
+    return "On this device it computes no gradient for sinks." if trains and found[0] not in (9, 10, 11) else ""
+
+
+def _with_sinks(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    return _attend(query, key, value, scale, is_causal, 0.0, sinks.reshape(-1))
 
 
 def _varlen_refusal(
@@ -125,6 +171,11 @@ PROVIDERS = (
         "soft_capped_attention", "flash-attn-4", FLASH_ATTN_4,
         twice_differentiable("soft_capped_attention", _soft_capped), "flash-attn-4's attention with soft-capping.",
         _ITS_OWN, _soft_capped_refusal, devices=("cuda",), dtypes=HALVES,
+    ),
+    Provider(
+        "sink_attention", "flash-attn-4", FLASH_ATTN_4, twice_differentiable("sink_attention", _with_sinks),
+        "flash-attn-4's attention with a learnable sink for each head.", _ITS_OWN, _sink_refusal, devices=("cuda",),
+        dtypes=HALVES,
     ),
     Provider(
         "varlen_attention", "flash-attn-4", FLASH_ATTN_4, once_differentiable("flash-attn-4", _varlen),

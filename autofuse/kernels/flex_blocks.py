@@ -104,9 +104,7 @@ def _read_blocks(mask: Tensor, queries: int, keys: int) -> Any:
     full = blocks.all(-1).all(-2)
     counts_and_indices = (*_counts_and_indices(kept & ~full), *_counts_and_indices(full))
     options = {"seq_lengths": (queries, keys)} if _supports_lengths() else {}
-    return load_module(_FLEX).BlockMask.from_kv_blocks(
-        *counts_and_indices, BLOCK_SIZE=BLOCK, **options
-    )
+    return load_module(_FLEX).BlockMask.from_kv_blocks(*counts_and_indices, BLOCK_SIZE=BLOCK, **options)
 
 
 def _counts_and_indices(blocks: Tensor) -> tuple[Tensor, Tensor]:

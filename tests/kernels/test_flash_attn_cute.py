@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autofuse.kernels import flash_attn_cute
 from autofuse.kernels.flash_attn_cute import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives
 from tests.kernels.operands import scattered_tensor, tensor
@@ -28,6 +29,40 @@ def test_soft_capping_and_packed_sequences_agree() -> None:
     starts = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
     packed_operands = (tensor(9, 4, 8), tensor(9, 2, 8), tensor(9, 2, 8, seed=3), starts, starts, 5, 5)
     assert_agrees(BY_NAME["varlen_attention"], *packed_operands, scale=0.3, is_causal=False, formula=packed_attention)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shape", [(4, 1, 1), (1, 4, 1, 1)])
+def test_sinks_agree(shape: tuple[int, ...], is_causal: bool) -> None:
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, 2, 5, 8), scattered_tensor(2, 2, 5, 8, seed=5))
+    sinks = tensor(*shape, seed=7)
+    assert_agrees(BY_NAME["sink_attention"], *operands, sinks, scale=0.3, is_causal=is_causal)
+    assert_has_second_derivatives(BY_NAME["sink_attention"], *operands, sinks, scale=0.3)
+
+
+def test_other_sinks_are_refused() -> None:
+    check, q = BY_NAME["sink_attention"].check, tensor(2, 4, 5, 8)
+    assert check(q, q, q, tensor(4, 1, 1)) == ""
+    for sinks in (tensor(1), tensor(4, 5, 1), tensor(2, 4, 1, 1), tensor(1, 1, 1), tensor(4, 1, 1).double()):
+        assert "one sink for each head" in check(q, q, q, sinks)
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    assert "causal masks only" in check(q, q, q, tensor(4, 1, 1), mask=mask)
+    assert "no dropout" in check(q, q, q, tensor(4, 1, 1), dropout_p=0.1, training=True)
+
+
+@pytest.mark.parametrize(("device", "width", "trains", "words"), [
+    ((9, 0), 8, True, ""), ((9, 0), 256, True, ""), ((10, 0), 128, True, ""), ((10, 0), 256, True, "below 256"),
+    ((12, 0), 128, True, "no gradient for sinks"), ((8, 0), 128, True, "no gradient for sinks"),
+    ((12, 0), 128, False, ""),
+])  # fmt: skip
+def test_sinks_run_where_the_package_has_kernels_for_them(
+    device: tuple[int, int], width: int, trains: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flash_attn_cute, "device_capability", lambda x: device)
+    q, sinks = tensor(1, 2, 3, width), tensor(2, 1, 1)
+    with torch.set_grad_enabled(trains):
+        why = BY_NAME["sink_attention"].check(q, q, q, sinks)
+    assert (words in why) if words else not why
 
 
 def test_dropout_odd_widths_and_wide_heads_are_refused() -> None:
