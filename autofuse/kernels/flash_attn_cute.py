@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusal, packed_refusal
+from autofuse.kernels.attention_layouts import Window, attend_by_heads, attention_refusal, packed_refusal
 from autofuse.kernels.package_functions import PackageFunction, first_result, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_4
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, multiples_of, no_dropout
 
-_OPTIONS = ("softmax_scale", "causal", "softcap", "deterministic")
+_WHOLE = (None, None)  # the window of all keys
+_OPTIONS = ("softmax_scale", "causal", "window_size", "softcap", "deterministic")
 _ATTENTION = PackageFunction("flash_attn.cute.interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _VARLEN = PackageFunction(
@@ -49,8 +50,9 @@ def _width_refusal(widths: tuple[int, int], found: tuple[int, int] | None) -> st
 def _attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal) or first_refusal(
+    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal, window) or first_refusal(
         no_dropout(dropout_p, training),
         _kernel_refusal(query, key, value),
     )
@@ -59,20 +61,25 @@ def _attention_refusal(
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
-    causal = is_causal or mask is not None  # the check accepts causal masks only
-    return _attend(query, key, value, scale, causal, 0.0)
+    causal = is_causal or mask is not None and window is None  # the check accepts causal masks and windows only
+    return _attend(query, key, value, scale, causal, 0.0, window)
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float, sinks: Tensor | None = None
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float,
+    window: Window | None = None, sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         deterministic = torch.are_deterministic_algorithms_enabled()
         if sinks is None:
             return first_result(
-                _ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic)
-            )
+                _ATTENTION(
+                    q, k, v, softmax_scale=scale, causal=causal, window_size=window or _WHOLE, softcap=softcap,
+                    deterministic=deterministic,
+                )
+            )  # fmt: skip
         return first_result(
             _SINKS(
                 q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic,
@@ -87,8 +94,9 @@ def _attend(
 def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False, window) or first_refusal(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It needs a cap above 0.",
         "" if max(query.shape[-1], value.shape[-1]) <= 128 else "It supports caps for a head_dim of at most 128.",
@@ -100,8 +108,10 @@ def _soft_capped_refusal(
 def _soft_capped(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
-    return _attend(query, key, value, scale * cap, is_causal, cap)  # the kernel divides the scaled scores by the cap
+    # The kernel divides the scaled scores by the cap.
+    return _attend(query, key, value, scale * cap, is_causal, cap, window)
 
 
 def _sink_refusal(
@@ -137,7 +147,7 @@ def _with_sinks(
     query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    return _attend(query, key, value, scale, is_causal, 0.0, sinks.reshape(-1))
+    return _attend(query, key, value, scale, is_causal, 0.0, sinks=sinks.reshape(-1))
 
 
 def _varlen_refusal(

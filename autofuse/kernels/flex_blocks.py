@@ -1,7 +1,7 @@
 """Finds the blocks of scores that a mask drops, in FlexAttention's form. FlexAttention never computes those.
 
-A causal mask follows from its lengths and is made once for each. Any other boolean mask is read: which blocks keep
-nothing, which keep everything, and which need the mask for each entry. Windows and documents are such masks. A model
+Causal masks and windows follow from their lengths and are made once for each. Any other boolean mask is read: which
+blocks keep nothing, which keep everything, and which need the mask for each entry. Documents are such masks. A model
 passes one mask to all its layers, so on a GPU it is read again only after a write that autograd counts. On a CPU, where
 other code may write without being noticed, it is read at every call.
 """
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from autofuse.kernels.attention_layouts import Window
 from autofuse.kernels.packages import load_module
 from autofuse.torch_private import functional as F
 
@@ -42,6 +43,23 @@ def block_mask(mask: Tensor | None, is_causal: bool, queries: int, keys: int, de
 @lru_cache(maxsize=64)
 def _causal_block_mask(queries: int, keys: int, device: torch.device) -> Any:
     return load_module(_FLEX).create_block_mask(_is_causal, None, None, queries, keys, device)
+
+
+def window_block_mask(window: Window, length: int, device: torch.device) -> Any:
+    """A BlockMask for a window of as many keys as queries. None as in `block_mask`."""
+    if length < 2 * BLOCK or not _supports_lengths() and length % BLOCK:
+        return None
+    return _window_block_mask(window, length, device)
+
+
+@lru_cache(maxsize=64)
+def _window_block_mask(window: Window, length: int, device: torch.device) -> Any:
+    left, right = window
+
+    def is_inside(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key >= query - left) & (key <= query + right)
+
+    return load_module(_FLEX).create_block_mask(is_inside, None, None, length, length, device)
 
 
 def _is_causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

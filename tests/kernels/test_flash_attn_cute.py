@@ -9,7 +9,7 @@ from autofuse.kernels import flash_attn_cute
 from autofuse.kernels.flash_attn_cute import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives
 from tests.kernels.operands import scattered_tensor, tensor
-from tests.kernels.test_flash_attn import grouped_attention, packed_attention
+from tests.kernels.test_flash_attn import WINDOWS, grouped_attention, packed_attention, window_mask, windowed_attention
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
@@ -21,6 +21,16 @@ def test_attention_agrees(is_causal: bool, heads: int, keys: int) -> None:
     operands = (scattered_tensor(2, 4, 5, 8), tensor(2, heads, keys, 8), scattered_tensor(2, heads, keys, 8, seed=5))
     assert_agrees(BY_NAME["attention"], *operands, scale=0.3, is_causal=is_causal, formula=grouped_attention)
     assert_has_second_derivatives(BY_NAME["attention"], *(tensor(1, 2, 3, 8, seed=i) for i in range(3)), scale=0.3)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("operation", ["attention", "soft_capped_attention"])
+def test_a_mask_that_is_known_to_be_a_window_is_one(operation: str, window: tuple[int, int]) -> None:
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, 2, 5, 8), scattered_tensor(2, 2, 5, 8, seed=5))
+    given = {"mask": window_mask(5, window), "scale": 0.3} | ({"cap": 2.0} if operation != "attention" else {})
+    assert_agrees(BY_NAME[operation], *operands, **given, window=window, formula=windowed_attention)
+    assert "windows only" in BY_NAME[operation].check(*operands, **given)
+    assert_has_second_derivatives(BY_NAME[operation], *(tensor(1, 2, 5, 8, seed=i) for i in range(3)), **given)
 
 
 def test_soft_capping_and_packed_sequences_agree() -> None:
@@ -46,7 +56,7 @@ def test_other_sinks_are_refused() -> None:
     for sinks in (tensor(1), tensor(4, 5, 1), tensor(2, 4, 1, 1), tensor(1, 1, 1), tensor(4, 1, 1).double()):
         assert "one sink for each head" in check(q, q, q, sinks)
     mask = torch.ones(5, 5, dtype=torch.bool)
-    assert "causal masks only" in check(q, q, q, tensor(4, 1, 1), mask=mask)
+    assert "causal masks and windows only" in check(q, q, q, tensor(4, 1, 1), mask=mask)
     assert "no dropout" in check(q, q, q, tensor(4, 1, 1), dropout_p=0.1, training=True)
 
 

@@ -132,3 +132,21 @@ def test_blocks_do_not_keep_their_mask_alive(reads: list[Tensor]) -> None:
     reads.clear()
     del mask
     assert seen() is None and len(flex_blocks._READ) == known
+
+
+@pytest.mark.parametrize("window", [(100, 0), (0, 0), (60, 130), (300, 5)])
+@pytest.mark.parametrize("length", [256, 300])
+def test_a_window_needs_no_mask_and_is_made_once(window: tuple[int, int], length: int) -> None:
+    q, k, v = (torch.randn(2, 2, length, 16) for _ in range(3))
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    mask = (ahead <= window[1]) & (ahead >= -window[0])
+    modified, blocks = flex.modifications(q, k, mask, False, 0.25, 0.0, window)
+    assert flex.modifications(q, k, mask.logical_not(), False, 0.25, 0.0, window)[1] is blocks
+    assert torch.equal(
+        blocks.to_dense().bool()[0, 0], block_mask(mask, False, length, length, CPU).to_dense()[0, 0] > 0
+    )
+    found = flex_attention(q, k, v, score_mod=modified, block_mask=blocks, scale=1.0)
+    scores = (q @ k.mT * 0.25).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(found, torch.softmax(scores, -1) @ v, rtol=1e-4, atol=1e-5)
+    few = torch.randn(1, 1, 20, 16)
+    assert flex.modifications(few, few, torch.ones(20, 20, dtype=torch.bool), False, 1.0, 0.0, (3, 0))[1] is None
