@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.lazy import losses as losses  # registers the functions that do not read lazy logits
 from autofuse.fx.lazy.linear import lazy_linear
+from autofuse.fx.lazy.padded_linear import linear_of
 
 _WEIGHT = (
     "_autofuse_lazy_weight"  # the weight with which the output may be lazy; FSDP, for example, replaces the weight
@@ -21,15 +22,18 @@ _WEIGHT = (
 
 
 def forward(self: nn.Linear, input: Tensor) -> Tensor:
-    """nn.Linear's forward. In training the output is computed when it is read."""
+    """nn.Linear's forward. In training the output is computed when it is read; products may be padded otherwise."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-        made = _lazy_output(self, input)
-        if made is not None:
-            return made
+        return _output(self, input)
     return F.linear(input, self.weight, self.bias)
 
 
 @torch.jit.unused
+def _output(module: nn.Linear, x: Tensor) -> Tensor:
+    made = _lazy_output(module, x)
+    return linear_of(module, x) if made is None else made
+
+
 def _lazy_output(module: nn.Linear, x: Tensor) -> Tensor | None:
     if torch.compiler.is_compiling():
         return None

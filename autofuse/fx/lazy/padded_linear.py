@@ -15,6 +15,13 @@ from torch import Tensor, nn
 from autofuse import ops
 
 
+def linear_of(module: nn.Linear, x: Tensor) -> Tensor:
+    """The output of a linear layer by autofuse.ops.linear; by F.linear for tensors that are not dense and plain."""
+    if type(x) is not Tensor or x.is_nested or x.layout is not torch.strided:
+        return F.linear(x, module.weight, module.bias)
+    return ops.linear(x, module.weight, module.bias)
+
+
 def forward(self: nn.Linear, input: Tensor) -> Tensor:
     """nn.Linear's forward. Which calls are padded was measured; all others run F.linear."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
@@ -24,7 +31,7 @@ def forward(self: nn.Linear, input: Tensor) -> Tensor:
 
 @torch.jit.unused
 def _by_operation(module: nn.Linear, x: Tensor) -> Tensor:
-    return ops.linear(x, module.weight, module.bias)
+    return linear_of(module, x)
 
 
 def use_padded_products(module: nn.Linear) -> None:
