@@ -1,4 +1,4 @@
-"""Attention with kernels that take (batch, length, heads, head_dim) and support no mask but a causal one.
+"""Attention with kernels that take (batch, length, heads, head_dim) and support causal masks and windows only.
 
 `autofuse.ops.attention` is causal from the top left, these kernels from the bottom right. Both agree if the numbers of
 queries and keys are equal. With more keys, the keys after the last query are cut off.
@@ -15,19 +15,24 @@ from torch import Tensor
 from autofuse.kernels.requirements import autocast_dtype, first_refusal, one_dtype
 from autofuse.torch_private import functional as F
 
+Window = tuple[int, int]  # query i attends to keys i - left to i + right, if there are as many keys as queries
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # (batch, length, heads, head_dim), three times
 
 
 def attention_refusal(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: Any, is_causal: bool, mask_is_causal: bool
-) -> str:
-    """The reason why such kernels do not support a call, as a sentence; "" if they do."""
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: Any, is_causal: bool, mask_is_causal: bool,
+    window: Window | None = None,
+) -> str:  # fmt: skip
+    """The reason why such kernels do not support a call, as a sentence; "" if they do.
+
+    `window` says that `mask` is proven to be that window. The kernel then needs no mask.
+    """
     if not isinstance(scale, (int, float)):
         return "It needs a number as scale."
     if not query.ndim == key.ndim == value.ndim == 4:
         return "It takes (batch, heads, length, head_dim)."
-    if mask is not None and not is_square_causal(mask, query, key, mask_is_causal):
-        return "It supports causal masks only."
+    if mask is not None and window is None and not is_square_causal(mask, query, key, mask_is_causal):
+        return "It supports causal masks and windows only."
     if (is_causal or mask is not None) and query.shape[2] > key.shape[2]:
         return "It aligns causal masks at the bottom right, which differs if there are more queries than keys."
     return first_refusal(_sizes(query, key, value), one_dtype(query, key, value), autocast_dtype(query))

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusal, packed_refusal
+from autofuse.kernels.attention_layouts import Window, attend_by_heads, attention_refusal, packed_refusal
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, no_dropout
 
 _LEAST = (8, 0)
-_OPTIONS = ("dropout_p", "softmax_scale", "causal", "softcap", "deterministic")
+_WHOLE = (-1, -1)  # the window of all keys
+_OPTIONS = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "deterministic")
 _ATTENTION = PackageFunction("flash_attn.flash_attn_interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
 _VARLEN = PackageFunction(
     "flash_attn.flash_attn_interface", "flash_attn_varlen_func",
@@ -25,9 +26,10 @@ _VARLEN = PackageFunction(
 def _attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
     p = dropout_p if training else 0.0
-    refusal = attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal)
+    refusal = attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal, window)
     return refusal or _kernel_refusal(query, value, p)
 
 
@@ -51,12 +53,14 @@ def _wide_dropout_refusal(query: Tensor, width: int, p: float) -> str:
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
-    causal = is_causal or mask is not None  # the check accepts causal masks only
+    causal = is_causal or mask is not None and window is None  # the check accepts causal masks and windows only
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         result: Tensor = _ATTENTION(
-            q, k, v, dropout_p=dropout_p if training else 0.0, softmax_scale=scale, causal=causal, softcap=0.0,
+            q, k, v, dropout_p=dropout_p if training else 0.0, softmax_scale=scale, causal=causal,
+            window_size=window or _WHOLE, softcap=0.0,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
         return result
@@ -77,8 +81,9 @@ _attention_without_dropout = twice_differentiable("attention", _attention)
 def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False, window) or first_refusal(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It needs a cap above 0.",
         _kernel_refusal(query, value, 0.0),
@@ -88,10 +93,12 @@ def _soft_capped_refusal(
 def _soft_capped(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         result: Tensor = _ATTENTION(  # the kernel divides the scaled scores by the cap
-            q, k, v, dropout_p=0.0, softmax_scale=scale * cap, causal=is_causal, softcap=cap,
+            q, k, v, dropout_p=0.0, softmax_scale=scale * cap, causal=is_causal,
+            window_size=window or _WHOLE, softcap=cap,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
         return result

@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from autofuse.kernels.attention_layouts import attend_by_heads, attention_refusal, packed_refusal
+from autofuse.kernels.attention_layouts import Window, attend_by_heads, attention_refusal, packed_refusal
 from autofuse.kernels.package_functions import PackageFunction, first_result, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_3
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, first_refusal, multiples_of, no_dropout
 
-_OPTIONS = ("softmax_scale", "causal", "softcap")
+_WHOLE = (-1, -1)  # the window of all keys
+_OPTIONS = ("softmax_scale", "causal", "window_size", "softcap")
 _ATTENTION = PackageFunction("flash_attn_interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
 _VARLEN = PackageFunction(
     "flash_attn_interface", "flash_attn_varlen_func",
@@ -40,8 +41,9 @@ def _kernel_refusal(query: Tensor, value: Tensor) -> str:
 def _attention_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal) or first_refusal(
+    return attention_refusal(query, key, value, mask, scale, is_causal, mask_is_causal, window) or first_refusal(
         no_dropout(dropout_p, training), _kernel_refusal(query, value)
     )
 
@@ -49,14 +51,19 @@ def _attention_refusal(
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
-    causal = is_causal or mask is not None  # the check accepts causal masks only
-    return _attend(query, key, value, scale, causal, 0.0)
+    causal = is_causal or mask is not None and window is None  # the check accepts causal masks and windows only
+    return _attend(query, key, value, scale, causal, 0.0, window)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float, window: Window | None
+) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return first_result(_ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap))
+        return first_result(
+            _ATTENTION(q, k, v, softmax_scale=scale, causal=causal, window_size=window or _WHOLE, softcap=softcap)
+        )
 
     return attend_by_heads(attend, query, key, value, causal)
 
@@ -64,8 +71,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: boo
 def _soft_capped_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
-    return attention_refusal(query, key, value, mask, scale, is_causal, False) or first_refusal(
+    return attention_refusal(query, key, value, mask, scale, is_causal, False, window) or first_refusal(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It needs a cap above 0.",
         _kernel_refusal(query, value),
@@ -75,8 +83,10 @@ def _soft_capped_refusal(
 def _soft_capped(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
-    return _attend(query, key, value, scale * cap, is_causal, cap)  # the kernel divides the scaled scores by the cap
+    # The kernel divides the scaled scores by the cap.
+    return _attend(query, key, value, scale * cap, is_causal, cap, window)
 
 
 def _varlen_refusal(

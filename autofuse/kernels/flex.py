@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.flex_blocks import block_mask, reader
+from autofuse.kernels.attention_layouts import Window
+from autofuse.kernels.flex_blocks import block_mask, reader, window_block_mask
 from autofuse.kernels.packages import COMPILER, load_module
 
 _LEAST_WIDTH = 16  # of a head, for its kernels on GPUs
@@ -36,11 +37,15 @@ def refusal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: f
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float, cap: float = 0.0
-) -> Tensor:
-    """Attention of (B, H, T, d), (B, G, S, d) and (B, G, S, dv), masked. A cap of 0 means no capping."""
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float, cap: float = 0.0,
+    window: Window | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention of (B, H, T, d), (B, G, S, d) and (B, G, S, dv), masked.
+
+    A cap of 0 means no capping. `window` says that `mask` is proven to be that window.
+    """
     grouped = query.shape[1] != key.shape[1]
-    modify, blocks = modifications(query, key, mask, is_causal, scale, cap)
+    modify, blocks = modifications(query, key, mask, is_causal, scale, cap, window)
     result: Tensor = _compiled_attention()(
         query, key, value, score_mod=modify, block_mask=blocks, scale=1.0, enable_gqa=grouped
     )
@@ -48,11 +53,14 @@ def attend(
 
 
 def modifications(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float, cap: float
-) -> tuple[Callable[..., Tensor], Any]:
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float, cap: float,
+    window: Window | None = None,
+) -> tuple[Callable[..., Tensor], Any]:  # fmt: skip
     """The function that changes each score, and the blocks of scores that are skipped; None if there are none."""
     blocks = None
-    if mask is None or mask.dtype is torch.bool:
+    if window is not None:
+        blocks = window_block_mask(window, query.shape[-2], query.device)
+    elif mask is None or mask.dtype is torch.bool:
         blocks = block_mask(mask, is_causal, query.shape[-2], key.shape[-2], query.device)
     if blocks is not None:
         mask, is_causal = None, False

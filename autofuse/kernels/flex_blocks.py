@@ -1,20 +1,24 @@
 """Finds the blocks of scores that a mask drops, in FlexAttention's form. FlexAttention never computes those.
 
-A causal mask follows from its lengths and is made once for each. Any other boolean mask is read at every call: which
-blocks keep nothing, which keep everything, and which need the mask for each entry. So a write to the mask is noticed.
-One read costs little compared to the scores. Windows and documents are such masks.
+Causal masks and windows follow from their lengths and are made once for each. Any other boolean mask is read: which
+blocks keep nothing, which keep everything, and which need the mask for each entry. Documents are such masks. A model
+passes one mask to all its layers, so on a GPU it is read again only after a write that autograd counts. On a CPU, where
+other code may write without being noticed, it is read at every call.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
+import weakref
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from autofuse.kernels.attention_layouts import Window
 from autofuse.kernels.packages import load_module
 from autofuse.torch_private import functional as F
 
@@ -41,12 +45,75 @@ def _causal_block_mask(queries: int, keys: int, device: torch.device) -> Any:
     return load_module(_FLEX).create_block_mask(_is_causal, None, None, queries, keys, device)
 
 
+def window_block_mask(window: Window, length: int, device: torch.device) -> Any:
+    """A BlockMask for a window of as many keys as queries. None as in `block_mask`."""
+    if length < 2 * BLOCK or not _supports_lengths() and length % BLOCK:
+        return None
+    return _window_block_mask(window, length, device)
+
+
+@lru_cache(maxsize=64)
+def _window_block_mask(window: Window, length: int, device: torch.device) -> Any:
+    left, right = window
+
+    def is_inside(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key >= query - left) & (key <= query + right)
+
+    return load_module(_FLEX).create_block_mask(is_inside, None, None, length, length, device)
+
+
 def _is_causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return query >= key
 
 
+class _Blocks(NamedTuple):
+    """The blocks of a mask that was read.
+
+    Attributes:
+        tensor: the mask, or the tensor of which it is a view.
+        state: equal as long as no write was counted.
+        blocks: a BlockMask without its mask_mod, which would keep the mask alive.
+    """
+
+    tensor: weakref.ref[Tensor]
+    state: tuple[object, ...]
+    blocks: Any
+
+
+_READ: dict[int, _Blocks] = {}  # by the id of the tensor
+
+
 def _block_mask_of(mask: Tensor, queries: int, keys: int) -> Any:
     mask = mask[(None,) * (4 - mask.ndim)]
+    base = mask if mask._base is None else mask._base
+    if base.is_cpu or type(base) is not Tensor or base.is_inference():
+        return _with_entries(_read_blocks(mask, queries, keys), mask)
+    state = (base._version, mask.storage_offset(), mask.shape, mask.stride(), base.untyped_storage()._cdata)
+    known = _READ.get(id(base))
+    if known is None or known.tensor() is not base or known.state != state:
+        known = _Blocks(weakref.ref(base, _forget_with(id(base))), state, _read_blocks(mask, queries, keys))
+        _READ[id(base)] = known
+    return _with_entries(known.blocks, mask)
+
+
+def _forget_with(key: int) -> Callable[[object], None]:
+    read = _READ  # at the end of the process, names of the module are None
+
+    def forget(_: object) -> None:
+        read.pop(key, None)
+
+    return forget
+
+
+def _with_entries(blocks: Any, mask: Tensor) -> Any:
+    """The blocks, with the entries of `mask` for those that need them."""
+    made = copy.copy(blocks)
+    made.mask_mod = reader(mask)
+    return made
+
+
+def _read_blocks(mask: Tensor, queries: int, keys: int) -> Any:
+    """A BlockMask for a mask of four dimensions, without its entries."""
     rest = (-keys % BLOCK, -queries % BLOCK)
     padded = F.pad(mask, (0, rest[0], 0, rest[1])) if any(rest) else mask
     rows, columns = (padded.shape[i] // BLOCK for i in (-2, -1))
@@ -55,9 +122,7 @@ def _block_mask_of(mask: Tensor, queries: int, keys: int) -> Any:
     full = blocks.all(-1).all(-2)
     counts_and_indices = (*_counts_and_indices(kept & ~full), *_counts_and_indices(full))
     options = {"seq_lengths": (queries, keys)} if _supports_lengths() else {}
-    return load_module(_FLEX).BlockMask.from_kv_blocks(
-        *counts_and_indices, BLOCK_SIZE=BLOCK, mask_mod=reader(mask), **options
-    )
+    return load_module(_FLEX).BlockMask.from_kv_blocks(*counts_and_indices, BLOCK_SIZE=BLOCK, **options)
 
 
 def _counts_and_indices(blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import flex
+from autofuse.kernels.attention_layouts import Window
 from autofuse.kernels.operation import Operation, is_eager
 from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
@@ -30,7 +31,7 @@ from autofuse.ops.finite_fills import (
     vanishes,
     weighs_nothing,
 )
-from autofuse.ops.kernel_masks import as_kernels_mask
+from autofuse.ops.kernel_masks import as_kernels_mask, window_of
 from autofuse.ops.readable import can_look
 from autofuse.torch_private import functional as F
 from autofuse.torch_private import get_unwrapped, is_batchedtensor
@@ -109,9 +110,13 @@ def attention(
             return attention_step_by_step(query, key, value, mask, scale, p, is_causal, fill, kept, dtypes)
         if kept is not None and not can_look(query, kept):
             query = query.masked_fill(~kept.any(-1, keepdim=True), 0.0)
+    window = window_of(
+        query, key, mask, is_causal or mask_is_causal,
+        lambda f: weighs_nothing(f, query, key, scale, dtypes_of(query, key, value)[0]),
+    )  # fmt: skip
     result: Tensor = _OP(
         query, key, value, mask=mask, scale=scale, dropout_p=dropout_p, training=training, is_causal=is_causal,
-        fill=fill, mask_is_causal=mask_is_causal,
+        fill=fill, mask_is_causal=mask_is_causal, **window,
     )  # fmt: skip
     return result
 
@@ -175,7 +180,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 def _by_torch(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
+    mask_is_causal: bool = False, window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
     return inputs.restore(_attend_on_equal_widths(inputs, dropout_p if training else 0.0))
@@ -255,7 +260,7 @@ def _needs_gradient_below(mask: Tensor) -> bool:
 def _in_steps(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
+    mask_is_causal: bool = False, window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
     return inputs.restore(attention_in_steps(*inputs[:6]))
@@ -264,7 +269,7 @@ def _in_steps(
 def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
+    mask_is_causal: bool = False, window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
     p = dropout_p if training else 0.0
@@ -297,10 +302,10 @@ _DTYPES = (torch.float32, torch.bfloat16)
 def _by_flex(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
+    mask_is_causal: bool = False, window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
-    return inputs.restore(flex.attend(*inputs[:6]))
+    return inputs.restore(flex.attend(*inputs[:6], window=window))
 
 
 def _flex_refusal(
@@ -314,10 +319,11 @@ def _flex_refusal(
 
 def _sizes(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
-    training: bool = False, is_causal: bool = False, **others: object,
+    training: bool = False, is_causal: bool = False, window: Window | None = None, **others: object,
 ) -> tuple[int, ...]:  # fmt: skip
     """The key of a measurement: batches and heads, lengths, width, the kind of mask, causal, dropout."""
     kind = 0 if mask is None else 1 + (mask.dtype is not torch.bool) + mask.requires_grad
+    kind = kind if window is None else 4 + sum(window).bit_length()  # kernels skip what is outside of a window
     shape, keys = query.shape, key.shape[-2]
     several = shape[:-2].numel().bit_length()
     return (

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from autofuse.kernels.attention_layouts import Window
 from autofuse.kernels.packages import TORCH
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 from autofuse.kernels.requirements import HALVES
@@ -30,6 +31,7 @@ def _attend(
     backend: SDPBackend, groups_with_masks: bool, query: Tensor, key: Tensor, value: Tensor, *,
     mask: Tensor | None = None, scale: float | Tensor = 1.0, dropout_p: float = 0.0, training: bool = False,
     is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
     query, key, value, grouped = _as_kernel_operands(inputs, groups_with_masks)
@@ -62,6 +64,7 @@ def _refusal(
     usable: str, groups_with_masks: bool, masks: bool, query: Tensor, key: Tensor, value: Tensor, *,
     mask: Tensor | None = None, scale: float | Tensor = 1.0, dropout_p: float = 0.0, training: bool = False,
     is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
     if isinstance(scale, Tensor) or query.shape[-1] != value.shape[-1]:
         return "It needs a number as scale, and values as wide as keys."

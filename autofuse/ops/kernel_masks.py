@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from autofuse.kernels.attention_layouts import Window
 from autofuse.ops.attention_operands import is_square_mask
-from autofuse.ops.known_masks import KnownMask, known_mask
+from autofuse.ops.known_masks import KnownMask, known_mask, known_window
 from autofuse.ops.lazy_masks import LazyMask, plain_mask
 
 
@@ -42,6 +43,26 @@ def as_kernels_mask(
     if known.fill == -math.inf or negligible(known.fill):
         return None, True, None
     return plain_mask(mask), False, fill
+
+
+def window_of(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, negligible: Callable[[float], bool]
+) -> dict[str, Window]:
+    """The argument `window` for kernels if `mask`, which was read before, is one; empty if it is not.
+
+    Args:
+        query: shape (..., T, d).
+        key: shape (..., S, d).
+        mask: the mask that `as_kernels_mask` returned.
+        is_causal: whether attention is causal, too.
+        negligible: as in `as_kernels_mask`.
+    """
+    if mask is None or is_causal or not is_square_mask(mask, query.shape[-2], key.shape[-2]):
+        return {}
+    known = known_window(mask)
+    if known is None or known[1] != -math.inf and not negligible(known[1]):
+        return {}
+    return {"window": known[0]}
 
 
 def _known_mask_of(mask: Tensor) -> KnownMask | None:

@@ -23,7 +23,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "rms_norm": "torch rms_norm",
         "dropout_add_norm": "torch add, layer_norm or rms_norm",
         "rotary": "torch mul, addcmul, or a product of complex numbers",
-        "rotary_pair": "rotary of the query, and of the key",
+        "rotary_pair": "torch mul, addcmul, for query and key",
         "gelu_tanh": "torch gelu",
         "activation": "torch activation",
         "bias_gelu": "torch add, gelu",

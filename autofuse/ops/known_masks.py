@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from autofuse.kernels.attention_layouts import Window
 from autofuse.ops.readable import can_look
 from autofuse.ops.watched_memory import State, state_of, watch
 
@@ -33,12 +34,15 @@ class KnownMask(NamedTuple):
         is_causal: it is square, leaves keys 0 to i unchanged for query i, and drops all others.
         fill: the greatest number that it adds to a dropped score; -inf for a boolean mask.
         keeps_in_each_row: each row leaves an entry unchanged, and raises none.
+        window: (left, right) if the mask is square, leaves keys i - left to i + right unchanged for query i, and drops
+            all others; None for all other masks, and for those that `keeps_all` or `is_causal` describe.
     """
 
     keeps_all: bool
     is_causal: bool
     fill: float
     keeps_in_each_row: bool
+    window: Window | None = None
 
 
 class _Read(NamedTuple):
@@ -79,6 +83,14 @@ def keeps_in_each_row(mask: Tensor) -> bool:
         return False
     known = _still_known(mask)
     return known is not None and known.keeps_in_each_row
+
+
+def known_window(mask: Tensor) -> tuple[Window, float] | None:
+    """The window of a mask that was read before, and its fill; None if it has none. This does not read the mask."""
+    if torch.compiler.is_compiling() or type(mask) not in _TYPES:
+        return None
+    known = _still_known(mask)
+    return None if known is None or known.window is None else (known.window, known.fill)
 
 
 def _still_known(mask: Tensor) -> KnownMask | None:
@@ -127,12 +139,44 @@ def _read_on_cpu(mask: Tensor) -> KnownMask:
     entries = _without_repeats(mask)
     last_entry = entries[(0,) * (entries.ndim - 1)][-1]  # the last key of the first query
     if bool(last_entry if mask.dtype is torch.bool else last_entry == 0):
-        keeps_all = _keep_all(entries)
-        return KnownMask(keeps_all, False, -math.inf, keeps_all or _keeps_in_each_row(entries))
-    fill = _causal_fill(entries)
-    if fill is None:
-        return KnownMask(False, False, -math.inf, _keeps_in_each_row(entries))
-    return KnownMask(False, True, fill, True)
+        if _keep_all(entries):
+            return KnownMask(True, False, -math.inf, True)
+    elif (fill := _causal_fill(entries)) is not None:
+        return KnownMask(False, True, fill, True)
+    if (found := _window_on_cpu(entries)) is not None:
+        return KnownMask(False, False, found[1], True, found[0])
+    return KnownMask(False, False, -math.inf, _keeps_in_each_row(entries))
+
+
+def _window_on_cpu(entries: Tensor) -> tuple[Window, float] | None:
+    """The window of a mask and its fill. The first row and column tell its size, then every entry is compared."""
+    rows, columns = entries.shape[-2:]
+    boolean = entries.dtype is torch.bool
+    if rows != columns or rows < 2 or not (boolean or entries.dtype.is_floating_point):
+        return None
+    one = entries[(0,) * (entries.ndim - 2)]
+    right, left = (int((line if boolean else line == 0).sum()) - 1 for line in (one[0], one[:, 0]))
+    if min(left, right) < 0:
+        return None
+    greatest = -math.inf
+    for start in range(0, rows, _ROWS):
+        part = entries[..., start : start + _ROWS, :]
+        band = _band(start, part.shape[-2], columns, left, right, part.device)
+        if boolean:
+            if not bool((part == band).all()):
+                return None
+            continue
+        if bool(part.masked_fill(~band, 0).any()):
+            return None
+        greatest = max(greatest, float(part.masked_fill(band, -math.inf).amax()))
+    return ((left, right), greatest) if boolean or greatest < BIAS else None
+
+
+def _band(start: int, rows: int, columns: int, left: Any, right: Any, device: torch.device) -> Tensor:
+    """True where query start + i attends to a key, (rows, columns). `left` and `right` are numbers or 0-d tensors."""
+    ahead = torch.arange(columns, device=device) - torch.arange(start, start + rows, device=device)[:, None]
+    inside: Tensor = (ahead <= right) & (ahead >= -left)
+    return inside
 
 
 def _without_repeats(mask: Tensor) -> Tensor:
@@ -190,12 +234,26 @@ def _read_on_device(mask: Tensor) -> KnownMask:
     answers = [all_kept, in_rows]
     rows, columns = entries.shape[-2:]
     if rows == columns and rows > 1:
+        answers += _window_on_device(entries, boolean)
         above = torch.ones(rows, rows, dtype=torch.bool, device=mask.device).triu(1)
         if boolean:
             answers += [(entries ^ above).all(), torch.full((), -math.inf, device=mask.device)]
         else:
             answers += [~entries.masked_fill(above, 0).any(), entries.masked_fill(~above, -math.inf).amax()]
-    keeps_all, each_row, *square = torch.stack([a.to(torch.float32) for a in answers]).tolist()
-    below, fill = square or (0.0, 0.0)
+    keeps_all, each_row, *square = torch.stack([a.to(torch.float64) for a in answers]).tolist()
+    left, right, banded, outside, below, fill = square or (0.0,) * 6
     is_causal = bool(below) and fill < BIAS
+    if not keeps_all and not is_causal and banded and min(left, right) >= 0 and outside < BIAS:
+        return KnownMask(False, False, outside, bool(each_row), (int(left), int(right)))
     return KnownMask(bool(keeps_all), is_causal, fill if is_causal else -math.inf, bool(each_row))
+
+
+def _window_on_device(entries: Tensor, boolean: bool) -> list[Tensor]:
+    """Left and right of a window by the first row and column, whether it is one, and the greatest entry outside."""
+    rows, columns = entries.shape[-2:]
+    one = entries[(0,) * (entries.ndim - 2)]
+    right, left = ((line if boolean else line == 0).sum() - 1 for line in (one[0], one[:, 0]))
+    band = _band(0, rows, columns, left, right, entries.device)
+    if boolean:
+        return [left, right, (entries == band).all(), torch.full((), -math.inf, device=entries.device)]
+    return [left, right, ~entries.masked_fill(~band, 0).any(), entries.masked_fill(band, -math.inf).amax()]

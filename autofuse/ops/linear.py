@@ -66,9 +66,19 @@ def padded_linear_backward(
     of_x, of_weight, of_bias = wanted
     sums = blocks.GradientSums(flat, head, (of_x, of_weight, of_bias), len(parts) > 1)
     for block in parts:
-        sums.add(block, F.pad(grad_rows[block], (0, head.padding)), None)
+        sums.add(block, _with_zeros(grad_rows[block], head.padding), None)
     x_gradient, *others = sums.results()
     return x_gradient.view(x.shape) if of_x else x_gradient, *others  # type: ignore[return-value]
+
+
+def _with_zeros(x: Tensor, columns: int) -> Tensor:
+    """x (rows, C) with columns of zeros after it. F.pad would write all of it twice."""
+    if not columns:
+        return x
+    padded = x.new_empty(x.shape[0], x.shape[1] + columns)
+    padded[:, : x.shape[1]] = x
+    padded[:, x.shape[1] :].zero_()
+    return padded
 
 
 def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import flex
+from autofuse.kernels.attention_layouts import Window
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
@@ -17,7 +18,7 @@ from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_operands import compute_dtype, dtypes_of, is_square_mask, operands, with_heads
 from autofuse.ops.attention_thresholds import CAPPED, scores
 from autofuse.ops.finite_fills import UNDERFLOWS, for_each_head, is_exact_as_sum, vanishes
-from autofuse.ops.kernel_masks import as_kernels_mask
+from autofuse.ops.kernel_masks import as_kernels_mask, window_of
 from autofuse.ops.masks import causal, masked
 from autofuse.ops.softmax import masked_softmax
 from autofuse.torch_private import functional as F
@@ -80,7 +81,7 @@ def soft_capped_attention(
         )  # fmt: skip
     result: Tensor = _OP(
         query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training,
-        is_causal=is_causal,
+        is_causal=is_causal, **window_of(query, key, mask, is_causal, negligible),
     )  # fmt: skip
     return result
 
@@ -101,7 +102,7 @@ def _forms_scores(
 def _by_formula(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
-    kept: Tensor | None = None,
+    kept: Tensor | None = None, window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     key, value = (for_each_head(x, query) for x in (key, value))
     scores = torch.tanh(torch.matmul(query, key.mT) * scale) * cap
@@ -117,6 +118,7 @@ def _by_formula(
 def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, False)
     p = dropout_p if training else 0.0
@@ -128,6 +130,7 @@ def _by_blocks(
 def _blocks_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
     dtype = compute_dtype(query, key, value)
     if dtype not in (torch.float32, torch.bfloat16):
@@ -142,16 +145,18 @@ def _blocks_refusal(
 def _by_flex(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:  # fmt: skip
     inputs = operands(query, key, value, mask, scale, is_causal, fill, False)
     return inputs.restore(
-        flex.attend(inputs.query, inputs.key, inputs.value, inputs.mask, inputs.is_causal, inputs.scale, cap)
+        flex.attend(inputs.query, inputs.key, inputs.value, inputs.mask, inputs.is_causal, inputs.scale, cap, window)
     )
 
 
 def _flex_refusal(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    window: Window | None = None,
 ) -> str:  # fmt: skip
     if cap <= 0:
         return "It needs a cap above 0."

@@ -18,8 +18,10 @@ from benchmarks import launches
 before = {name: OPERATIONS[name].providers for name in launches.OPERATION_NAMES}
 cpu = torch.device("cpu")
 with launches.as_on_a_gpu(cpu):
-    for x, ways in launches.cases(False, cpu).values():
-        torch.autograd.grad(ways["autofuse" if "autofuse" in ways else "torch"](x).sum(), x)
+    for operands, ways in launches.cases(False, cpu).values():
+        results = ways["autofuse" if "autofuse" in ways else "torch"](*operands)
+        results = results if isinstance(results, tuple) else (results,)
+        torch.autograd.grad([r.sum() for r in results], operands)
 for name in launches.OPERATION_NAMES:
     assert OPERATIONS[name].counts.get("triton", 0) > 0, name
     assert OPERATIONS[name].providers == before[name], name

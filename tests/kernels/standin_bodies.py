@@ -38,7 +38,16 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, a: Named) -> Tensor:
         queries, keys = scores.shape[-2:]
         kept = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
         scores = scores.masked_fill(~kept, -torch.inf)
-    weights = F.dropout(scores.softmax(-1), a.get("dropout_p", 0.0))
+    left, right = (-1 if n is None else n for n in a["window_size"])
+    if left >= 0 or right >= 0:
+        queries, keys = scores.shape[-2:]
+        ahead = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
+        outside = (ahead < -left) & (left >= 0) | (ahead > right) & (right >= 0)
+        scores = scores.masked_fill(outside, -torch.inf)
+    if (sinks := a.get("learnable_sink")) is not None:
+        assert sinks.shape == q.shape[1:2], "flash-attn-4 takes one sink for each head"
+        scores = torch.cat((scores, sinks[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)), -1)
+    weights = F.dropout(scores.softmax(-1)[..., : k.shape[-2]], a.get("dropout_p", 0.0))
     return (weights @ v).transpose(1, 2)
 
 

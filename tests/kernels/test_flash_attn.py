@@ -27,6 +27,24 @@ def grouped_attention(
     return scores.softmax(-1) @ value
 
 
+WINDOWS = [(2, 0), (0, 0), (1, 3), (4, 2)]
+
+
+def window_mask(length: int, window: tuple[int, int]) -> Tensor:
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    return (ahead <= window[1]) & (ahead >= -window[0])
+
+
+def windowed_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, mask: Tensor, cap: float = 0.0, **_: Any
+) -> Tensor:
+    """Attention of groups of heads with a mask, and with capped scores."""
+    key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
+    scores = query @ key.mT * scale
+    scores = cap * torch.tanh(scores) if cap else scores
+    return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ value
+
+
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, of_keys: Tensor, *_: int, scale: float, is_causal: bool
 ) -> Tensor:
@@ -55,6 +73,16 @@ def test_attention_agrees(is_causal: bool, heads: int, queries: int, keys: int) 
 def test_values_of_another_width_are_padded(widths: tuple[int, int]) -> None:
     operands = (tensor(2, 3, 5, widths[0]), tensor(2, 3, 6, widths[0], seed=2), tensor(2, 3, 6, widths[1]))
     assert_agrees(BY_NAME["attention"], *operands, scale=0.3)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("operation", ["attention", "soft_capped_attention"])
+def test_a_mask_that_is_known_to_be_a_window_is_one(operation: str, window: tuple[int, int]) -> None:
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, 2, 5, 8), scattered_tensor(2, 2, 5, 8, seed=5))
+    given = {"mask": window_mask(5, window), "scale": 0.3} | ({"cap": 2.0} if operation != "attention" else {})
+    assert_agrees(BY_NAME[operation], *operands, **given, window=window, formula=windowed_attention)
+    assert "windows only" in BY_NAME[operation].check(*operands, **given)
+    assert_has_second_derivatives(BY_NAME[operation], *(tensor(1, 2, 5, 8, seed=i) for i in range(3)), **given)
 
 
 def test_a_mask_that_is_known_to_be_causal_is() -> None:
@@ -103,10 +131,10 @@ _MASK = torch.ones(5, 5, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [
-        ((_Q, _Q, _Q), {"mask": _MASK}, "causal masks only"),
-        ((_Q, _Q, _Q), {"mask": torch.zeros(5, 5)}, "causal masks only"),
+        ((_Q, _Q, _Q), {"mask": _MASK}, "causal masks and windows only"),
+        ((_Q, _Q, _Q), {"mask": torch.zeros(5, 5)}, "causal masks and windows only"),
         ((_Q, _Q[:, :, :3], _Q[:, :, :3]), {"is_causal": True}, "bottom right"),
-        ((_Q, _Q, _Q), {"mask": _MASK[:, :4], "mask_is_causal": True}, "causal masks only"),
+        ((_Q, _Q, _Q), {"mask": _MASK[:, :4], "mask_is_causal": True}, "causal masks and windows only"),
         ((_Q, _Q, _Q), {"scale": torch.tensor(0.5)}, "a number as scale"),
         ((_Q[0], _Q[0], _Q[0]), {}, "(batch, heads, length, head_dim)"),
         ((_Q, _Q[:1], _Q[:1]), {}, "keys for every batch"),

@@ -8,10 +8,20 @@ import torch
 from autofuse.kernels.flash_attn_3 import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives
 from tests.kernels.operands import scattered_tensor, tensor
-from tests.kernels.test_flash_attn import grouped_attention, packed_attention
+from tests.kernels.test_flash_attn import WINDOWS, grouped_attention, packed_attention, window_mask, windowed_attention
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("operation", ["attention", "soft_capped_attention"])
+def test_a_mask_that_is_known_to_be_a_window_is_one(operation: str, window: tuple[int, int]) -> None:
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, 2, 5, 8), scattered_tensor(2, 2, 5, 8, seed=5))
+    given = {"mask": window_mask(5, window), "scale": 0.3} | ({"cap": 2.0} if operation != "attention" else {})
+    assert_agrees(BY_NAME[operation], *operands, **given, window=window, formula=windowed_attention)
+    assert "windows only" in BY_NAME[operation].check(*operands, **given)
+    assert_has_second_derivatives(BY_NAME[operation], *(tensor(1, 2, 5, 8, seed=i) for i in range(3)), **given)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

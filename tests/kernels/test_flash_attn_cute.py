@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autofuse.kernels import flash_attn_cute
 from autofuse.kernels.flash_attn_cute import PROVIDERS
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives
 from tests.kernels.operands import scattered_tensor, tensor
-from tests.kernels.test_flash_attn import grouped_attention, packed_attention
+from tests.kernels.test_flash_attn import WINDOWS, grouped_attention, packed_attention, window_mask, windowed_attention
 
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
@@ -22,12 +23,56 @@ def test_attention_agrees(is_causal: bool, heads: int, keys: int) -> None:
     assert_has_second_derivatives(BY_NAME["attention"], *(tensor(1, 2, 3, 8, seed=i) for i in range(3)), scale=0.3)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("operation", ["attention", "soft_capped_attention"])
+def test_a_mask_that_is_known_to_be_a_window_is_one(operation: str, window: tuple[int, int]) -> None:
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, 2, 5, 8), scattered_tensor(2, 2, 5, 8, seed=5))
+    given = {"mask": window_mask(5, window), "scale": 0.3} | ({"cap": 2.0} if operation != "attention" else {})
+    assert_agrees(BY_NAME[operation], *operands, **given, window=window, formula=windowed_attention)
+    assert "windows only" in BY_NAME[operation].check(*operands, **given)
+    assert_has_second_derivatives(BY_NAME[operation], *(tensor(1, 2, 5, 8, seed=i) for i in range(3)), **given)
+
+
 def test_soft_capping_and_packed_sequences_agree() -> None:
     operands = tuple(tensor(2, 3, 5, 8, seed=i) for i in range(3))
     assert_agrees(BY_NAME["soft_capped_attention"], *operands, cap=2.0, scale=0.3)
     starts = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
     packed_operands = (tensor(9, 4, 8), tensor(9, 2, 8), tensor(9, 2, 8, seed=3), starts, starts, 5, 5)
     assert_agrees(BY_NAME["varlen_attention"], *packed_operands, scale=0.3, is_causal=False, formula=packed_attention)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shape", [(4, 1, 1), (1, 4, 1, 1)])
+def test_sinks_agree(shape: tuple[int, ...], is_causal: bool) -> None:
+    operands = (scattered_tensor(2, 4, 5, 8), tensor(2, 2, 5, 8), scattered_tensor(2, 2, 5, 8, seed=5))
+    sinks = tensor(*shape, seed=7)
+    assert_agrees(BY_NAME["sink_attention"], *operands, sinks, scale=0.3, is_causal=is_causal)
+    assert_has_second_derivatives(BY_NAME["sink_attention"], *operands, sinks, scale=0.3)
+
+
+def test_other_sinks_are_refused() -> None:
+    check, q = BY_NAME["sink_attention"].check, tensor(2, 4, 5, 8)
+    assert check(q, q, q, tensor(4, 1, 1)) == ""
+    for sinks in (tensor(1), tensor(4, 5, 1), tensor(2, 4, 1, 1), tensor(1, 1, 1), tensor(4, 1, 1).double()):
+        assert "one sink for each head" in check(q, q, q, sinks)
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    assert "causal masks and windows only" in check(q, q, q, tensor(4, 1, 1), mask=mask)
+    assert "no dropout" in check(q, q, q, tensor(4, 1, 1), dropout_p=0.1, training=True)
+
+
+@pytest.mark.parametrize(("device", "width", "trains", "words"), [
+    ((9, 0), 8, True, ""), ((9, 0), 256, True, ""), ((10, 0), 128, True, ""), ((10, 0), 256, True, "below 256"),
+    ((12, 0), 128, True, "no gradient for sinks"), ((8, 0), 128, True, "no gradient for sinks"),
+    ((12, 0), 128, False, ""),
+])  # fmt: skip
+def test_sinks_run_where_the_package_has_kernels_for_them(
+    device: tuple[int, int], width: int, trains: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flash_attn_cute, "device_capability", lambda x: device)
+    q, sinks = tensor(1, 2, 3, width), tensor(2, 1, 1)
+    with torch.set_grad_enabled(trains):
+        why = BY_NAME["sink_attention"].check(q, q, q, sinks)
+    assert (words in why) if words else not why
 
 
 def test_dropout_odd_widths_and_wide_heads_are_refused() -> None:

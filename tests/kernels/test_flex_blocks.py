@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from autofuse.kernels import flex
+from autofuse.kernels import flex, flex_blocks
 from autofuse.kernels.flex_blocks import BLOCK, block_mask
 from autofuse.kernels.packages import COMPILER
 
@@ -84,3 +87,66 @@ def test_the_compiled_kernel_for_cpus_skips_the_blocks() -> None:
     found = flex.attend(q, k, v, window, False, 0.25)
     scores = (q @ k.mT * 0.25).masked_fill(~window, -torch.inf)
     torch.testing.assert_close(found, torch.softmax(scores, -1) @ v, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The masks that were read. On the meta device, as on a GPU, only writes that autograd counts are noticed."""
+    found: list[Tensor] = []
+    read = flex_blocks._read_blocks
+    monkeypatch.setattr(flex_blocks, "_read_blocks", lambda mask, *sizes: found.append(mask) or read(mask, *sizes))
+    return found
+
+
+def meta_mask() -> Tensor:
+    return torch.ones(2, 1, 256, 300, dtype=torch.bool, device="meta")
+
+
+def test_all_layers_share_the_blocks_of_one_mask(reads: list[Tensor]) -> None:
+    mask = meta_mask()
+    blocks = [
+        block_mask(m, False, 256, 300, mask.device)
+        for m in (mask, mask, mask[:, :, :, :300], mask.expand(2, 4, -1, -1))
+    ]
+    assert len(reads) == 2  # the last one has another shape
+    assert blocks[0].kv_indices is blocks[1].kv_indices is blocks[2].kv_indices
+
+
+@pytest.mark.parametrize("write", [
+    lambda mask: mask.logical_not_(), lambda mask: mask[0].fill_(False), lambda mask: mask.set_(meta_mask()),
+])  # fmt: skip
+def test_a_mask_on_a_gpu_is_read_again_after_a_write(reads: list[Tensor], write: Callable[[Tensor], object]) -> None:
+    mask = meta_mask()
+    before = block_mask(mask, False, 256, 300, mask.device)
+    write(mask)
+    after = block_mask(mask, False, 256, 300, mask.device)
+    assert len(reads) == 2 and after.kv_indices is not before.kv_indices
+
+
+def test_blocks_do_not_keep_their_mask_alive(reads: list[Tensor]) -> None:
+    mask = meta_mask()
+    seen = weakref.ref(mask)
+    known = len(flex_blocks._READ)
+    block_mask(mask, False, 256, 300, mask.device)
+    assert len(flex_blocks._READ) == known + 1
+    reads.clear()
+    del mask
+    assert seen() is None and len(flex_blocks._READ) == known
+
+
+@pytest.mark.parametrize("window", [(100, 0), (0, 0), (60, 130), (300, 5)])
+@pytest.mark.parametrize("length", [256, 300])
+def test_a_window_needs_no_mask_and_is_made_once(window: tuple[int, int], length: int) -> None:
+    q, k, v = (torch.randn(2, 2, length, 16) for _ in range(3))
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    mask = (ahead <= window[1]) & (ahead >= -window[0])
+    modified, blocks = flex.modifications(q, k, mask, False, 0.25, 0.0, window)
+    assert flex.modifications(q, k, mask.logical_not(), False, 0.25, 0.0, window)[1] is blocks
+    assert torch.equal(
+        blocks.to_dense().bool()[0, 0], block_mask(mask, False, length, length, CPU).to_dense()[0, 0] > 0
+    )
+    found = flex_attention(q, k, v, score_mod=modified, block_mask=blocks, scale=1.0)
+    scores = (q @ k.mT * 0.25).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(found, torch.softmax(scores, -1) @ v, rtol=1e-4, atol=1e-5)
+    few = torch.randn(1, 1, 20, 16)
+    assert flex.modifications(few, few, torch.ones(20, 20, dtype=torch.bool), False, 1.0, 0.0, (3, 0))[1] is None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from autofuse import ops
+from autofuse.kernels.operation import record_calls
+from autofuse.kernels.policy import using
 from autofuse.ops import known_masks
 from autofuse.ops.known_masks import KnownMask, keeps_in_each_row, known_mask
 
@@ -243,3 +246,69 @@ def test_a_compiler_traces_no_read_of_a_mask() -> None:
 def test_a_device_is_read_with_one_synchronization(kind: str, fill: str) -> None:
     mask = KINDS[kind]() if fill == "boolean" else additive_mask(KINDS[kind](), FILLS[fill])
     assert known_masks._read_on_device(mask) == known_masks._read_on_cpu(mask)
+
+
+def window_mask(t: int, left: int, right: int) -> Tensor:
+    ahead = torch.arange(t) - torch.arange(t)[:, None]
+    return (ahead <= right) & (ahead >= -left)
+
+
+WINDOWS = [(0, 0), (1, 0), (3, 0), (0, 3), (2, 5), (400, 0), (700, 700)]
+
+
+@pytest.mark.parametrize("t", [2, 8, 511, 513, 1025])
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("fill", ["boolean", "-inf", "minimum"])
+def test_a_window_is_recognized_by_every_entry(t: int, window: tuple[int, int], fill: str) -> None:
+    left, right = (min(n, t - 1) for n in window)
+    kept = window_mask(t, left, right)[None, None]
+    mask = kept if fill == "boolean" else additive_mask(kept, FILLS[fill])
+    known, on_device = known_mask(mask), known_masks._read_on_device(mask)
+    assert known is not None and known == on_device
+    if known.keeps_all or known.is_causal:
+        assert known.window is None
+        return
+    assert known.window == (left, right) and known.keeps_in_each_row
+    assert known_masks.known_window(mask) == (known.window, known.fill)
+    for row, column in ((t - 1, 0), (0, t - 1), (t // 2, t // 2), (t // 2, max(t // 2 - left - 1, 0)), (t - 1, t - 1)):
+        other = mask.clone()
+        other[0, 0, row, column] = not other[0, 0, row, column] if fill == "boolean" else -1.0
+        for read in (known_mask(other), known_masks._read_on_device(other)):
+            assert read is not None and read.window is None or t < 8
+
+
+def test_heads_with_other_windows_and_other_lengths_have_no_window() -> None:
+    several = torch.stack([window_mask(8, 2, 0), window_mask(8, 3, 0)])[None]
+    for mask in (
+        several,
+        window_mask(8, 2, 0)[:5],
+        window_mask(8, 2, 0).roll(1, 0),
+        torch.zeros(8, 8, dtype=torch.bool),
+    ):
+        for read in (known_mask(mask), known_masks._read_on_device(mask)):
+            assert read is not None and read.window is None
+
+
+def test_a_window_is_known_until_the_mask_is_written() -> None:
+    mask = window_mask(64, 5, 0)
+    assert known_masks.known_window(mask) is None  # it was not read yet
+    known_mask(mask)
+    assert known_masks.known_window(mask) == ((5, 0), -math.inf)
+    mask[3, 3] = False
+    assert known_masks.known_window(mask) is None
+
+
+@pytest.mark.parametrize("boolean", [True, False])
+@pytest.mark.parametrize("cap", [None, 3.0])
+def test_kernels_learn_that_a_mask_is_a_window(cap: float | None, boolean: bool) -> None:
+    q, k, v = (torch.randn(2, 3, 600, 4) for _ in range(3))
+    mask = window_mask(600, 9, 0) if boolean else additive_mask(window_mask(600, 9, 0), None)
+    run = ops.attention if cap is None else partial(ops.soft_capped_attention, cap=cap)
+    for window in ((9, 0), None):
+        with record_calls() as calls, using(providers=("torch",)):
+            found = run(q, k, v, mask=mask, scale=0.5)
+        assert calls[-1].kwargs.get("window") == window
+        scores = q @ k.mT * 0.5 if cap is None else cap * torch.tanh(q @ k.mT * 0.5)
+        kept = mask if boolean else mask == 0
+        torch.testing.assert_close(found, scores.masked_fill(~kept, -math.inf).softmax(-1) @ v, rtol=1e-4, atol=1e-5)
+        mask[100, 95] = False if boolean else torch.finfo(torch.float32).min

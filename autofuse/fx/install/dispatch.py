@@ -25,8 +25,8 @@ from torch import nn
 from autofuse.fx.install.codegen import Forward, Variant, build_forward, build_guard_checker
 from autofuse.fx.install.compiled_code import forget_compiled
 from autofuse.fx.install.dispatcher import dispatcher_of, refer_to, transfer_assignments
-from autofuse.fx.install.padded_linear import restore_products
 from autofuse.fx.lazy.head import restore_lazy
+from autofuse.fx.lazy.padded_linear import restore_products
 from autofuse.fx.trace.own_forward import ENTRY, definer_of, has_other_code, original_of, own_function
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.torch_private import assumed_constant

@@ -7,7 +7,7 @@ of this, because ops.linear_cross_entropy pads by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,20 +60,25 @@ class PaddedLayer:
         return max((t.error for t in trials if t.error is not None), default=None)
 
 
-def find_padded_layers(planner: Planner, names: Mapping[nn.Module, str]) -> list[PaddedLayer]:
+def find_padded_layers(
+    planner: Planner, names: Mapping[nn.Module, str], lazy: Collection[nn.Module] = ()
+) -> list[PaddedLayer]:
     """Measure the linear layers whose products may be faster with padding.
 
     Args:
         planner: knows the calls of the layers.
         names: the layers to consider, with their names.
+        lazy: the layers whose output is lazy in training. They are measured in inference, where they call ops.linear.
 
     Returns:
         The layers that were measured. Those with `is_faster` gain.
     """
     found = []
     for module, name in names.items():
-        if may_be_lazy(module) and not any(id(p) in planner.sharded for p in module.parameters()):
-            results = dict(_measurements(module, planner))  # type: ignore[arg-type]
+        is_lazy = module in lazy
+        if (is_lazy or may_be_lazy(module)) and not any(id(p) in planner.sharded for p in module.parameters()):
+            modes = (False,) if is_lazy else (False, True)
+            results = dict(_measurements(module, planner, modes))  # type: ignore[arg-type]
             if results:
                 found.append(PaddedLayer(module, name, results))  # type: ignore[arg-type]
     return found
@@ -89,10 +94,10 @@ def report_of_layer(layer: PaddedLayer) -> SiteReport:
     return SiteReport(HEAD_RULE, "", "declined", str(why), advice=why.advice(), reason_code=why.code.name)
 
 
-def _measurements(module: nn.Linear, planner: Planner) -> Iterator[tuple[bool, TuningResult]]:
+def _measurements(module: nn.Linear, planner: Planner, modes: Collection[bool]) -> Iterator[tuple[bool, TuningResult]]:
     operation = OPERATIONS["linear"]
     for training, calls in planner.calls.items():
-        x = _input(module, calls[module]) if module in calls else None
+        x = _input(module, calls[module]) if module in calls and training in modes else None
         if x is None or not _has_choice(operation, x, module) or not _fits(x, module):
             continue
         with torch.no_grad():

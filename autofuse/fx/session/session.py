@@ -31,9 +31,9 @@ from autofuse.fx.install.dispatch import (
     restore_module,
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
-from autofuse.fx.install.padded_linear import use_padded_products
 from autofuse.fx.lazy.head import make_lazy
 from autofuse.fx.lazy.mask_factories import forward_with_lazy_masks
+from autofuse.fx.lazy.padded_linear import use_padded_products
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerSite
 from autofuse.fx.session.internal_errors import reason_of_failure
@@ -258,12 +258,14 @@ class Session:
         if not self.options.tune or not is_single_rank():
             return
         try:
-            layers = find_padded_layers(planner, names)
+            layers = find_padded_layers(planner, names, self.lazy_heads)
         except Exception as error:
             reraise_if_out_of_memory(error)
             self.note_unread(reason_of_failure(error, "timing padded products"))
             return
         for layer in layers:
+            if layer.module in self.lazy_heads:  # it has a report of its own
+                continue
             self.ledger.note(report_of_layer(layer))
             if layer.is_faster:
                 use_padded_products(layer.module)

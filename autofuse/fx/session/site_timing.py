@@ -19,7 +19,7 @@ from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.remembered_times import load, site_key, store
 from autofuse.kernels.candidate_timing import race_steps
-from autofuse.kernels.operation import OPERATIONS
+from autofuse.kernels.operation import OPERATIONS, record_calls
 from autofuse.kernels.policy import settings
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime, rank
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
@@ -220,7 +220,11 @@ def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any],
     operation = OPERATIONS.get(excerpt.operation)
     if operation is None or not operation.has_choice:
         return excerpt.kernel, ""
-    args, kwargs = _Arguments(after, getattr(ops, excerpt.operation)).of(values)
+    with torch.set_grad_enabled(training), record_calls() as calls:
+        args, kwargs = _Arguments(after, getattr(ops, excerpt.operation)).of(values)
+    # The public function may turn a mask into a flag, by its values. Kernels are measured for the call that they get.
+    made = next((c for c in calls if c.operation is operation), None)
+    args, kwargs = (args, kwargs) if made is None else (made.args, made.kwargs)
     result = tune(operation, args, kwargs, training=training, seconds=SECONDS)
     why = f"{result.winner}: {result.why}" if result.measured else ""
     with torch.set_grad_enabled(training):

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import autofuse
 import autofuse.ops  # noqa: F401 - importing it defines the operations
+from autofuse.fx.lazy.linear import lazy_at_any_size
+from autofuse.fx.lazy.tensor import LazyLogits
 from autofuse.kernels import decisions, tuning
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import using
@@ -118,9 +120,28 @@ def test_a_head_stays_if_padding_is_slower_and_the_report_has_the_times() -> Non
     assert (site.status, site.reason_code) == ("declined", "padding-not-faster") and "ms" in site.reason
 
 
-@pytest.mark.parametrize("change", [
-    {"tune": False}, {"ignore": "AF502"}, {"modules": ["body"]}, {"loss_fn": F.cross_entropy},
-])  # fmt: skip
+def test_a_head_that_is_lazy_in_training_is_padded_in_evaluation() -> None:
+    torch.manual_seed(0)
+    plain = Gpt()
+    with lazy_at_any_size():
+        model = autofuse.optimize(copy.deepcopy(plain), tokens(), loss_fn=F.cross_entropy)
+        assert site_of(model).status == "fused" and "blocks of rows" in site_of(model).kernel
+        assert type(model(tokens())) is LazyLogits
+        with torch.no_grad():
+            assert padded_calls(model.eval(), tokens()) == 1
+            torch.testing.assert_close(model(tokens()), plain(tokens()))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_not_dense_go_to_torch() -> None:
+    head = autofuse.optimize(Gpt(), tokens()).head
+    parts = [torch.randn(3, WIDTH), torch.randn(5, WIDTH)]
+    found = head(torch.nested.nested_tensor(parts))
+    for part, expected in zip(found.unbind(), parts, strict=True):
+        torch.testing.assert_close(part, F.linear(expected, head.weight))
+
+
+@pytest.mark.parametrize("change", [{"tune": False}, {"ignore": "AF502"}, {"modules": ["body"]}])
 def test_a_head_that_is_not_measured_stays(change: dict[str, Any]) -> None:
     model = autofuse.optimize(Gpt(), tokens(), **change)
     assert not padded_calls(model.eval(), tokens())

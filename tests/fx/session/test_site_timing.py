@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import autofuse
+from autofuse.fx.session import site_timing
 from autofuse.fx.session.site_timing import FUSED, decide
+from autofuse.kernels.policy import using
 from autofuse.kernels.ranking import ORIGINAL, CandidateTime
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.tuning import Trial
@@ -72,3 +79,48 @@ def test_a_fused_site_that_is_not_faster_says_why_it_is_chosen() -> None:
         "12.7 ms, the original 12.2 ms; of the candidates that are equally fast, it takes the least memory, at its "
         "peak and saved for the backward: 1.0 MiB, against 3.0 MiB for original"
     )
+
+
+class Local(nn.Module):
+    """Attention in which a query sees ten keys, or all that precede it, by the numbers of a buffer."""
+
+    def __init__(self, window: int, cap: float = 0.0) -> None:
+        super().__init__()
+        ones = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool)
+        self.register_buffer("kept", ones.tril().triu(1 - window))
+        self.cap = cap
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) * 0.25
+        if self.cap:
+            scores = self.cap * torch.tanh(scores / self.cap)
+        return scores.masked_fill(~self.kept, float("-inf")).softmax(-1) @ v
+
+
+LENGTH = 256
+
+
+@pytest.mark.parametrize(("window", "cap", "wanted"), [
+    (10, 0.0, {"window": (9, 0), "is_causal": False}), (LENGTH, 0.0, {"window": None, "is_causal": True}),
+    pytest.param(10, 9.0, {"is_causal": False}, marks=pytest.mark.night),
+])  # fmt: skip
+def test_kernels_are_measured_for_the_call_that_they_get(
+    window: int, cap: float, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The public function finds out that the mask is a window or causal."""
+    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(site_timing, "SHORTEST", {"cpu": 0.0})
+    measured: list[dict[str, Any]] = []
+    tune = site_timing.tune
+
+    def note_and_tune(operation: Any, args: Any, kwargs: Any, **options: Any) -> Any:
+        measured.append(kwargs)
+        return tune(operation, args, kwargs, **options)
+
+    monkeypatch.setattr(site_timing, "tune", note_and_tune)
+    operands = tuple(torch.randn(1, 2, LENGTH, 16) for _ in range(3))
+    with using(measured=True, providers=("torch",)):
+        model = autofuse.optimize(Local(window, cap), operands)
+        expected = Local(window, cap)(*operands)
+    assert measured and all({name: kwargs.get(name) for name in wanted} == wanted for kwargs in measured)
+    torch.testing.assert_close(model(*operands), expected)

@@ -1,4 +1,4 @@
-"""A layer with lazy output runs what its class defines, and its copies run their own forward."""
+"""A layer with a forward of autofuse runs what its class defines, and its copies run their own forward."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autofuse.fx.lazy.head import forward_of_class, make_lazy, may_be_lazy, restore_lazy
+from autofuse.fx.lazy.head import make_lazy, restore_lazy
+from autofuse.fx.lazy.layer_forward import forward_of_class, is_plain_linear
 from autofuse.fx.lazy.linear import lazy_at_any_size
+from autofuse.fx.lazy.padded_linear import restore_products, use_padded_products
 from autofuse.fx.lazy.tensor import LazyLogits
 
 TORCHS = nn.Linear.forward
@@ -85,10 +87,13 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def a_head() -> nn.Linear:
+FORWARDS = {"lazy": (make_lazy, restore_lazy), "padded": (use_padded_products, restore_products)}
+
+
+def a_head(kind: str = "lazy") -> nn.Linear:
     torch.manual_seed(0)
     head = nn.Linear(4, 4)
-    make_lazy(head)
+    FORWARDS[kind][0](head)
     return head
 
 
@@ -105,23 +110,25 @@ def run(head: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return torch.as_tensor(result.detach()).clone(), head.weight.grad
 
 
+@pytest.mark.parametrize("kind", FORWARDS)
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_the_class_defines_later_runs(name: str) -> None:
-    lazy, plain = a_head(), a_head()
-    restore_lazy(plain)
+def test_what_the_class_defines_later_runs(name: str, kind: str) -> None:
+    ours, plain = a_head(kind), a_head(kind)
+    FORWARDS[kind][1](plain)
+    assert vars(plain).keys() == BY_HAND
     for _ in range(2):
-        with CHANGES[name](lazy), CHANGES[name](plain):
-            expected, found = run(plain), run(lazy)
+        with CHANGES[name](ours), CHANGES[name](plain):
+            expected, found = run(plain), run(ours)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(run(lazy), run(plain))
+        torch.testing.assert_close(run(ours), run(plain))
 
 
 @pytest.mark.parametrize("name", ["a function", "code"])
 def test_a_layer_whose_class_was_changed_before_stays_plain(name: str) -> None:
     head = nn.Linear(4, 8)
-    assert may_be_lazy(head)
+    assert is_plain_linear(head)
     with CHANGES[name](head):
-        assert not may_be_lazy(head)
+        assert not is_plain_linear(head)
 
 
 def test_a_subclass_without_a_forward_stays_lazy() -> None:
@@ -139,15 +146,16 @@ COPIES: dict[str, Callable[[nn.Linear], nn.Linear]] = {
     "deepcopy of a deepcopy": lambda head: copy.deepcopy(copy.deepcopy(head)),
     "a part of a copied model": lambda head: copy.deepcopy(nn.Sequential(head, head))[1],  # type: ignore[return-value]
 }
-LAZY = {"deepcopy", "deepcopy of a deepcopy", "a part of a copied model"}
+WITH_FORWARD = {"deepcopy", "deepcopy of a deepcopy", "a part of a copied model"}
 
 
+@pytest.mark.parametrize("kind", FORWARDS)
 @pytest.mark.parametrize("name", COPIES)
 @pytest.mark.parametrize("change", ["weight", *(c.__name__ for c in (Doubled, AProperty))])
-def test_a_copy_runs_its_own_forward(name: str, change: str) -> None:
-    head = a_head()
+def test_a_copy_runs_its_own_forward(name: str, change: str, kind: str) -> None:
+    head = a_head(kind)
     made = COPIES[name](head)
-    assert ("forward" in vars(made)) == (name in LAZY)
+    assert ("forward" in vars(made)) == (name in WITH_FORWARD)
     made.__dict__["_parameters"] = {
         k: nn.Parameter(p.detach() + 1) for k, p in made._parameters.items() if p is not None
     }
@@ -160,8 +168,9 @@ def test_a_copy_runs_its_own_forward(name: str, change: str) -> None:
         torch.testing.assert_close(run(made), run(plain))
 
 
-def test_a_pickle_and_a_copy_have_the_names_of_a_plain_layer() -> None:
-    head = a_head()
+@pytest.mark.parametrize("kind", FORWARDS)
+def test_a_pickle_and_a_copy_have_the_names_of_a_plain_layer(kind: str) -> None:
+    head = a_head(kind)
     assert vars(copy.copy(head)).keys() == vars(pickle.loads(pickle.dumps(head))).keys() == BY_HAND
     assert type(vars(pickle.loads(pickle.dumps(head)))) is dict
 
