@@ -111,10 +111,12 @@ def _serial(v: Value) -> int:
 
 
 def factors_of(v: Value) -> tuple[Value, ...]:
+    """The factors of a product; another value is its own only factor."""
     return v.inputs if v.op == "mul" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
 def terms_of(v: Value) -> tuple[Value, ...]:
+    """The terms of a sum; another value is its own only term."""
     return v.inputs if v.op == "add" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 

@@ -17,8 +17,13 @@ _TONES: dict[Kind, Tone] = {"faster": "good", "slower": "bad", "about the same":
 
 @dataclass(frozen=True)
 class Change:
-    """One layer on both sides. before, after: seconds of one step, with everything that it calls; None if the layer
-    does not exist or is not called, for example because it is fused into its parent."""
+    """One layer in both profiles.
+
+    Attributes:
+        before: seconds of one step, with everything that the layer calls. None if the layer does not exist or is not
+            called, for example because it is fused into its parent.
+        after: likewise.
+    """
 
     fqn: str
     before: float | None

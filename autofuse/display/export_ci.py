@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from autofuse.display.diagnosis import saving
 from autofuse.display.folding import fold_layers
-from autofuse.display.layer_tables import rules_in_words, titled
+from autofuse.display.layer_tables import name_with_count, rules_in_words
 from autofuse.results import units
 from autofuse.results.conditions import ConditionOutcome
 from autofuse.results.profile import Profile
@@ -114,7 +114,7 @@ def _layers(profile: Profile) -> Iterator[str]:
     for fold in folds:
         rules = "; ".join(rules_in_words(fold.places))
         time, share = units.duration(fold.work.seconds), units.percent(fold.share)
-        yield f"| {_escape(titled(fold))} | {time} | {share} | {_escape(rules)} |"
+        yield f"| {_escape(name_with_count(fold))} | {time} | {share} | {_escape(rules)} |"
 
 
 def _escape(text: str) -> str:

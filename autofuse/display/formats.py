@@ -22,7 +22,7 @@ Fixes = Mapping[Finding, tuple[LineChange, ...]]
 TEXT = ("text", "concise", "full")  # these are printed during the run, the other formats at its end
 
 
-def said_of(finding: Finding) -> str:
+def message_of(finding: Finding) -> str:
     """The message with the reason and the advice, in one line."""
     reason = f" ({finding.reason})" if finding.reason and finding.reason not in finding.message else ""
     return visible(finding.message + reason + (f"; {finding.advice}" if finding.advice else ""))
@@ -53,12 +53,12 @@ def _text(finding: Finding) -> str:
 
 
 def _pylint(found: Sequence[Finding], fixes: Fixes) -> str:
-    return "".join(f"{visible(f.path)}:{f.line}: [{f.code}] {said_of(f)}\n" for f in found)
+    return "".join(f"{visible(f.path)}:{f.line}: [{f.code}] {message_of(f)}\n" for f in found)
 
 
 def _azure(found: Sequence[Finding], fixes: Fixes) -> str:
     head = "##vso[task.logissue type=warning;sourcepath={};linenumber={};columnnumber={};code={};]{}\n"
-    return "".join(head.format(visible(f.path), f.line, f.column, f.code, harmless(said_of(f))) for f in found)
+    return "".join(head.format(visible(f.path), f.line, f.column, f.code, harmless(message_of(f))) for f in found)
 
 
 def _gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
@@ -70,7 +70,7 @@ def _gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
         seen[about] += 1
         issues.append(
             {
-                "description": f"{f.code}: {said_of(f)}",
+                "description": f"{f.code}: {message_of(f)}",
                 "check_name": f.code,
                 "fingerprint": sha256(f"{about}\0{seen[about]}".encode("utf-8", "surrogatepass")).hexdigest(),
                 "severity": "minor" if f.status in ("safe", "unsafe") else "info",
@@ -95,11 +95,11 @@ def _junit(found: Sequence[Finding], fixes: Fixes) -> str:
 
 
 def _case(f: Finding) -> str:
-    said = escape(_for_xml(f"{f.place}:{f.column}: {said_of(f)}"), quote=False)
+    said = escape(_for_xml(f"{f.place}:{f.column}: {message_of(f)}"), quote=False)
     return (
         f"    <testcase name={_attribute(_for_xml(f'{f.code} {f.symbol}'))} classname={_attribute(visible(f.path))} "
         f'line="{f.line}" column="{f.column}">\n'
-        f"      <failure message={_attribute(_for_xml(said_of(f)))}>{said}</failure>\n    </testcase>\n"
+        f"      <failure message={_attribute(_for_xml(message_of(f)))}>{said}</failure>\n    </testcase>\n"
     )
 
 
@@ -120,7 +120,7 @@ def _rdjson(found: Sequence[Finding], fixes: Fixes) -> str:
     """The format of reviewdog."""
     diagnostics = [
         {
-            "message": said_of(f),
+            "message": message_of(f),
             "code": {"value": f.code},
             "severity": "WARNING" if f.status in ("safe", "unsafe") else "INFO",
             "location": {
@@ -134,7 +134,7 @@ def _rdjson(found: Sequence[Finding], fixes: Fixes) -> str:
 
 
 def _sarif(found: Sequence[Finding], fixes: Fixes) -> str:
-    return json.dumps(sarif(found, fixes, said_of), indent=2) + "\n"
+    return json.dumps(sarif(found, fixes, message_of), indent=2) + "\n"
 
 
 FORMATS: dict[str, Callable[[Sequence[Finding], Fixes], str]] = {
@@ -161,5 +161,5 @@ def statistics_text(found: Sequence[Finding]) -> str:
 
 
 def statistics_json(found: Sequence[Finding]) -> str:
-    """The same as a list of objects."""
+    """The counts of each rule and status, as a JSON list of objects."""
     return json.dumps([{"code": c, "status": s, "count": n} for c, s, n in statistics(found)], indent=2) + "\n"

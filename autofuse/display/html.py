@@ -61,13 +61,18 @@ class LeadingSentence:
 
 
 class Chart(Protocol):
-    """A drawing. It may have a `legend`, the meaning of the classes of its marks, and `zooms`: if true, the script adds
-    buttons that enlarge it along its axis."""
+    """A drawing.
+
+    It may have a `legend`, the meaning of the classes of its marks. It may have `zooms`: if true, the script adds
+    buttons that enlarge it along its axis.
+    """
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """The heading of the drawing."""
 
-    def svg(self) -> str: ...
+    def svg(self) -> str:
+        """The drawing as `<svg>` elements."""
 
 
 @runtime_checkable
@@ -75,9 +80,11 @@ class Fragment(Protocol):
     """A drawing in HTML, which escapes its own text. It may have a `legend`."""
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """The heading of the drawing."""
 
-    def markup(self) -> Markup: ...
+    def markup(self) -> Markup:
+        """The drawing as HTML whose text is escaped."""
 
 
 @dataclass(frozen=True)

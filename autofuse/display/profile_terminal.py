@@ -173,6 +173,7 @@ def _attribution(profile: Profile) -> Text:
 
 
 def places(profile: Profile) -> list[RenderableType]:
+    """The table of places; nothing if no rule was tried."""
     if not all_places(profile):
         return []
     return [_Fitted(short_places_table(profile, _PLACES), (("takes",),))]

@@ -46,7 +46,11 @@ class RooflineChart:
     legend: Mapping[str, str] = field(default_factory=dict)
 
     def svg(self) -> str:
-        """Two `<svg>` elements, one for wide pages and one for narrow pages. Raises ValueError if there are no dots."""
+        """Two `<svg>` elements, one for wide pages and one for narrow pages.
+
+        Raises:
+            ValueError: There are no dots.
+        """
         if not self.dots:
             raise ValueError(f"Chart {self.title!r} has no layer with FLOPs, bytes and time to draw.")
         return "".join(_plot(self, size) for size in _SIZES)

@@ -135,7 +135,7 @@ def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
         _ratio_function(before, after, lambda times: sorted(times)[(len(times) - 1) // 4]),
     ]
     if _has_yardsticks(before) and _has_yardsticks(after):
-        ways.append(_by_yardstick(before, after))
+        ways.append(_ratio_in_yardsticks(before, after))
     intervals = [_bootstrap_interval(way, len(before.seconds), len(after.seconds)) for way in ways]
     envelope = Interval(min(i.low for i in intervals), max(i.high for i in intervals))
     return Estimate(median(before.seconds) / median(after.seconds), envelope)
@@ -150,7 +150,7 @@ def _ratio_function(
     return ratio
 
 
-def _by_yardstick(before: MeasuredSide, after: MeasuredSide) -> Callable[..., float]:
+def _ratio_in_yardsticks(before: MeasuredSide, after: MeasuredSide) -> Callable[..., float]:
     def of(side: MeasuredSide, chosen: Sequence[int]) -> float:
         return sum(side.seconds[i] for i in chosen) / sum(side.yardstick[i] for i in chosen)
 

@@ -50,7 +50,7 @@ def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> KnownQua
     known |= _ratios(ratio)
     for name in ("tokens", "samples"):
         counts = getattr(before.timing, name), getattr(after.timing, name)
-        known[f"{name}_per_second_ratio"] = _rates_ratio(name, counts, known["time_ratio"])
+        known[f"{name}_per_second_ratio"] = _ratio_of_rates(name, counts, known["time_ratio"])
     known["peak_memory_ratio"] = _memory(before.memory.peak_bytes, after.memory.peak_bytes)
     return KnownQuantities(known, after, before, ratio)
 
@@ -59,7 +59,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Quantity]:
     """The quantities of interleaved pairs: both sides do the same work, so rates are inverse times."""
     known = _ratios(Estimate(comparison.ratio, comparison.interval))
     for name in ("tokens", "samples"):
-        known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
+        known[f"{name}_per_second_ratio"] = _ratio_of_rates(name, (1, 1), known["time_ratio"])
     known["peak_memory_ratio"] = _memory(comparison.before_peak_bytes, comparison.after_peak_bytes)
     return known
 
@@ -68,7 +68,7 @@ def of_comparisons(before: Comparison, after: Comparison, ratio: Estimate | None
     """The quantities of the optimized sides of two comparisons, measured in separate runs."""
     known = _ratios(ratio)
     for name in ("tokens", "samples"):
-        known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
+        known[f"{name}_per_second_ratio"] = _ratio_of_rates(name, (1, 1), known["time_ratio"])
     known["peak_memory_ratio"] = _memory(before.after_peak_bytes, after.after_peak_bytes)
     return known
 
@@ -80,7 +80,7 @@ def _ratios(ratio: Estimate | None) -> dict[str, Quantity]:
     return {"time_ratio": Quantity(meaning, 1 / ratio.ratio, Interval(1 / ratio.interval.high, 1 / ratio.interval.low))}
 
 
-def _rates_ratio(name: str, counts: tuple[int | None, int | None], times: Quantity) -> Quantity:
+def _ratio_of_rates(name: str, counts: tuple[int | None, int | None], times: Quantity) -> Quantity:
     meaning = _RATIOS[f"{name}_per_second_ratio"]
     before, after = counts
     if not before or not after:

@@ -96,7 +96,9 @@ def _with_trace(profile: Profile, found: Measurements, machine: Roofs) -> Profil
 
 def _scope(found: Measurements) -> Scope:
     assert found.trace is not None
-    steps = steps_of(found.trace)  # all steps of a live profile do the same, so a longer one was disturbed
+    steps = steps_of(
+        found.trace
+    )  # all steps of a live profile do the same work, so other programs made the longer ones longer
     return scope_of(found.trace, shorter_half(steps) if found.kind == "live" else steps)
 
 
@@ -148,7 +150,7 @@ def _shares(
 
 
 def _scale_interval(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
-    """Return the interval of a part of the rest: the least part of the least rest, to the greatest of the greatest."""
+    """Return the interval of a part of the rest: its bounds are the products of both lower and both upper bounds."""
     if recorded is None or rest is None or not recorded_left:
         return None
     low, high = recorded.low / recorded_left, min(1.0, recorded.high / recorded_left)

@@ -68,7 +68,11 @@ class Recording:
         self._trace: Trace | None = None
 
     def __enter__(self) -> Recording:
-        """Start recording. Raises RuntimeError if another torch profiler runs, or another block watches modules."""
+        """Start recording.
+
+        Raises:
+            RuntimeError: Another torch profiler runs, or another block watches modules.
+        """
         with ExitStack() as block:
             block.enter_context(quiet_profiler())
             profiler = profile(activities=_activities(self._device))
@@ -82,9 +86,13 @@ class Recording:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop recording. Raises RuntimeError if the steps ran their own profiler, which ended this one."""
+        """Stop recording.
+
+        Raises:
+            RuntimeError: The steps ran their own profiler, which ended this one.
+        """
         try:
-            self.end_step()  # raises if the device failed
+            self.end_step()  # also raises an error of the device
         finally:
             self._block.close()
         if kind is None and not self._content:

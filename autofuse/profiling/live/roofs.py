@@ -26,7 +26,7 @@ from autofuse.results.profile import Roof
 from autofuse.torch_private import disable_current_modes
 
 HERE = "measured on this machine"
-_BUDGET = 0.08  # seconds for each thing that is measured
+_BUDGET = 0.08  # time budget of each measurement, in seconds
 _FEWEST = 3
 _LOCK = threading.RLock()
 _KNOWN: dict[tuple[str, int, str], Roofs] = {}
@@ -70,7 +70,11 @@ class Roofs:
         return max(rate for _, rate in self.bandwidths) if len(self.bandwidths) > 1 else None
 
     def flops(self, dtype: torch.dtype | str) -> float:
-        """Return the FLOP/s of matrix products, two for each pair of entries. Raises KeyError if it is unknown."""
+        """Return the FLOP/s of matrix products in `dtype`: two FLOPs for each pair of entries.
+
+        Raises:
+            KeyError: The rate of this dtype is unknown and cannot be measured.
+        """
         name = str(dtype).removeprefix("torch.")
         if name not in self.known:
             if self.measure is None:
@@ -144,14 +148,14 @@ def _measure(device: torch.device) -> Roofs:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     peak = peak_of(name) if device.type == "cuda" else None
     if peak is not None:
-        return _of_data_sheet(device, name, peak)
+        return _roofs_of_data_sheet(device, name, peak)
     name = processor() if device.type == "cpu" else name
     return Roofs(
         name, _bandwidths(device), _exponentials(device), _launch(device), measure=lambda d: _products(device, d)
     )
 
 
-def _of_data_sheet(device: torch.device, name: str, peak: DevicePeak) -> Roofs:
+def _roofs_of_data_sheet(device: torch.device, name: str, peak: DevicePeak) -> Roofs:
     return Roofs(
         name, ((0, peak.bytes_per_second),), _exponentials(device), _launch(device), dict(peak.flops),
         lambda d: _products(device, d), peak.source, peak.source,

@@ -77,7 +77,7 @@ def _after(conductor: Conductor) -> str:
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the program's own first line on."""
+    """Return the part of a traceback that begins in the program, without autofuse's own frames."""
     while trace is not None and trace.tb_next and trace.tb_frame.f_globals.get("__name__", "").startswith("autofuse."):
         trace = trace.tb_next
     return trace

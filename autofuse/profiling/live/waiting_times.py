@@ -40,8 +40,8 @@ class WaitingTimes:
     backward: float = 0.0
 
 
-class Waiting:
-    """Seconds on the host's clock, batches and samples since the last `take`.
+class WaitClock:
+    """Clocks the waits of the host: seconds, batches and samples since the last `take`.
 
     samples: None if a batch does not show them.
     prefetching: other processes or threads fetch ahead.
@@ -171,7 +171,7 @@ def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def shares(
-    waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: Waiting, device: torch.device
+    waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: WaitClock, device: torch.device
 ) -> list[Share]:
     """Return the shares of data, optimizer and backward pass in timed steps, each with its basis or a reason."""
     steps = len(seconds)

@@ -98,7 +98,9 @@ class PlannedModel:
         fused = 0
         if self.fusing:
             example = (inputs,) if isinstance(inputs, Tensor) else inputs
-            with _autocast(self.setting.autocast, cached=False):  # guards hold for the state that they are made in
+            with _autocast(
+                self.setting.autocast, cached=False
+            ):  # guards are valid for the state in which they are created
                 optimize_on_paper(model, example)
             fused = len(report(model).with_status("fused"))
         divided = spread(model, self.setting)
@@ -184,7 +186,7 @@ def _fallbacks(model: nn.Module) -> int:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Planning says everything in its result: what guards and captures log about a model on paper is noise."""
+    """Suppress the log in the block: messages of guards and captures about a model on paper are noise."""
     before, _LOG.disabled = _LOG.disabled, True
     try:
         yield

@@ -104,13 +104,13 @@ class Paper:
         if not isinstance(tensor, nn.Parameter):
             return fake
         parameter = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-        known = vars(parameter)  # a fake tensor keeps its device and its mode there
+        known = vars(parameter)  # a fake tensor keeps its device and its mode in its own attributes
         known.update({name: value for name, value in vars(tensor).items() if name not in known})
         return parameter
 
 
 class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The truth value of unknown numbers is False while a model is built. This ends loops of initializers."""
+    """While a model is built, the truth value of an unknown number is False, so that loops of initializers end."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is LOCAL_SCALAR_DENSE and args[0].dtype is torch.bool:

@@ -48,13 +48,15 @@ def plan(
             factory's model is built without allocating memory if possible.
         inputs: as `compare` takes them. They may be on the meta device, and so may the model.
         step: as `compare` takes it, without the optimizer's step. None: forward, mean squares of the outputs, backward.
-        batch, sequence: other sizes than the inputs have.
+        batch: another batch size than the inputs have.
+        sequence: another sequence length than the inputs have.
         dtype: dtype of parameters, buffers and inputs.
         autocast: dtype of autocast.
         checkpointing: "none", "block" (every repeated block of the model), or patterns of module names, "layers.*".
         optimizer: "none", "adamw", "adam", "sgd", "momentum" or "adagrad".
         strategy: "none", "ddp", "zero1", "zero2", "fsdp" (ZeRO stage 3), "hsdp" (`devices` is then the size of a
             group), or "tp", over `devices`.
+        devices: number of devices that share the step with `strategy`.
         capacity: the memory that has to hold the step.
         fuse: whether to plan the step after fusion too.
         scale: plan also how the step would scale from one device.
@@ -113,7 +115,7 @@ class _Sizes:
 
 
 def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
-    if side.fusing and not can_watch():  # nothing would be fused, and the two sides would look alike
+    if side.fusing and not can_watch():  # without a fused site, the two sides would be equal
         return report.Side(Memory(reason=str(because(forwards.PROFILED))), reason=_PROFILED)
     try:
         estimate = side.estimate(sizes.of())

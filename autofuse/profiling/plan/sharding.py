@@ -29,9 +29,9 @@ SOURCES: Mapping[str, str] = {
     "zero2": "gradients and the optimizer's state are divided (ZeRO stage 2, Rajbhandari et al. 2020); the whole "
     "gradients of one block are held on top",
     "fsdp": "parameters, gradients and optimizer state are divided (ZeRO stage 3, Rajbhandari et al. 2020); as in "
-    "torch's fully_shard, what belongs to no block is also whole during the step, two blocks are whole (one runs, one "
-    "is fetched), and one block's gradients are",
-    "hsdp": "as fsdp, within a group of that many devices; groups hold the same",
+    "torch's fully_shard, three more parts are whole during the step: everything outside of blocks, two blocks (one "
+    "runs, one is fetched), and the gradients of one block",
+    "hsdp": "as fsdp, within a group of this number of devices; each group holds the same",
     "tp": "parameters, gradients, optimizer state, activations and temporaries are divided, as in tensor parallelism "
     "with sequence parallelism (Korthikanti et al. 2022)",
     "pipeline": "the first of p stages: 1/p of the blocks, everything outside of blocks, and the activations of min(p, "
@@ -75,8 +75,11 @@ class Spread:
 
 
 def spread(model: nn.Module, setting: Setting) -> Spread:
-    """The distribution of a step's memory under a setting. The parameters of `model` have the dtype in which they are
-    computed.
+    """The distribution of a step's memory under a setting.
+
+    Args:
+        model: the model. Its parameters have the dtype of the computation.
+        setting: the strategy, the number of devices, and the other choices.
 
     Raises:
         ValueError: an unknown strategy.

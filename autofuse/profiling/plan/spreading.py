@@ -165,7 +165,7 @@ def _assumptions(scale: Scale) -> list[str]:
     stays = f", of which {scale.constant:.3g} s do not shrink with the batch" if scale.constant else ""
     return [
         f"A step takes {scale.seconds:.3g} s on one device ({scale.source}){stays}.",
-        f"The backward takes {BACKWARD:.0%} of the computing. At best, ddp hides its sending behind it.",
+        f"The backward takes {BACKWARD:.0%} of the computing. At best, ddp sends all gradients during the backward.",
         "Parameters and gradients are sent in the dtype that they are stored in.",
         "Memory and advice are for the same batch on every device (weak scaling). Devices do not slow each other down, "
         "and smaller pieces of work run as efficiently as large ones: real steps are slower.",

@@ -27,9 +27,9 @@ from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
 
-MODULE = "mod::"  # begins the name of a module call's range; the module's name follows, "" for the model itself
+MODULE = "mod::"  # prefix of the range of a module call; the name of the module follows, "" for the model itself
 WINDOW = "ProfilerStep#"
-NAMELESS = "nn.Module: "  # begins the name of a module in torch's own stacks; its class and a number follow
+NAMELESS = "nn.Module: "  # prefix of a module in torch's own stacks; its class and a number follow
 
 _OPERATORS = ("cpu_op", "operator")
 _LABELS = ("user_annotation",)
@@ -59,7 +59,7 @@ class Owned:
     called: bool = False
     caller: str | None = OUTSIDE
     last_node: str | None = field(default=None, repr=False)  # the owner of the last node directly within it
-    is_part: bool = field(default=False, repr=False)  # it is part of an operator that computes
+    is_part: bool = field(default=False, repr=False)  # whether it is part of an operator that computes
     node_end: int | None = field(default=None, repr=False)  # the end of that node, if no other event followed
 
     @property

@@ -118,7 +118,7 @@ def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]
 
 
 def _own_work(pieces: Sequence[OwnedTime], steps: int) -> Own:
-    """Time without a known owner counts as OUTSIDE. The attribution says how much it is."""
+    """The own work by module and phase. Time without a known owner counts as OUTSIDE; the attribution reports it."""
     times: Counter[Key] = Counter()
     operators: Counter[Key] = Counter()
     for piece in pieces:

@@ -29,7 +29,7 @@ Shaped = Sequence[tuple[Event, Shape]]
 
 def levels_of(scope: Scope) -> dict[str, Level]:
     """Return every level by name. A level that the trace does not show has a reason instead of a value."""
-    found = _of_gpus(scope) if scope.has_gpu else _of_host(scope)
+    found = _levels_of_gpus(scope) if scope.has_gpu else _levels_of_host(scope)
     for kind in LEVELS:
         found.setdefault(kind.name, Level(kind.name, reason="a trace does not show it"))
     return found
@@ -65,7 +65,7 @@ def host_only_reason(scope: Scope) -> str:
     )
 
 
-def _of_host(scope: Scope) -> dict[str, Level]:
+def _levels_of_host(scope: Scope) -> dict[str, Level]:
     if scope.host_only:
         names = ("busy", "sm_efficiency", "occupancy", "tensor_share")
         return {name: Level(name, reason=host_only_reason(scope)) for name in names}
@@ -74,7 +74,7 @@ def _of_host(scope: Scope) -> dict[str, Level]:
     return {"busy": Level("busy", busy_of(scope), basis), **found}
 
 
-def _of_gpus(scope: Scope) -> dict[str, Level]:
+def _levels_of_gpus(scope: Scope) -> dict[str, Level]:
     basis = scope.steps.basis
     if len(scope.by_device) > 1:
         basis = f"mean of {len(scope.by_device)} GPUs, {basis}"

@@ -153,7 +153,7 @@ def _whole_trace(trace: Trace) -> Steps:
     stepped = Counter(m[1] for e in trace.events if e.category in ANNOTATIONS and (m := _OPTIMIZER.match(e.name)))
     count = max(stepped.values(), default=0)
     if count > 1:
-        return Steps((window,), count, f"the whole trace, {count} steps: its optimizer made that many")
+        return Steps((window,), count, f"the whole trace, {count} steps: as many as steps of its optimizer")
     return Steps((window,), 1, "the whole trace as one step, because it marks none (ProfilerStep)")
 
 

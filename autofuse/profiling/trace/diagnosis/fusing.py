@@ -34,7 +34,7 @@ _FUSED_OPTIMIZER = re.compile(
     r"fused|DistributedFused|multi_tensor_adam|AdamFunctor|LAMBStage|FusedAdam", re.IGNORECASE
 )
 _LONGEST = 1.3  # time of a fused chain / its longest kernel: the fused one reads the inputs of several
-_PASSES = 4  # least kernels per step of an unfused optimizer; a fused one has a few, too
+_PASSES = 4  # an unfused optimizer has at least so many kernels in a step; a fused optimizer has a few
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def waiting_of(scope: Scope, host: Host) -> WaitedFor:
         parts.append(intersection(remaining, moments))
         remaining = difference(remaining, moments)
     data, collective, staging, allocation = parts
-    supplied, pause = _stretches(remaining, scope, _shortest_pause(host))
+    supplied, pause = _split_pauses(remaining, scope, _shortest_pause(host))
     remaining = difference(remaining, union([*supplied, *pause]))
     has_host = host.has_events
     return WaitedFor(
@@ -129,10 +129,10 @@ def _shortest_pause(host: Host) -> int:
     return min(STRETCH, max(_SHORT_STRETCH, _FAR_LONGER * usual))
 
 
-def _stretches(idle: Sequence[Interval], scope: Scope, shortest: int) -> tuple[list[Interval], list[Interval]]:
+def _split_pauses(idle: Sequence[Interval], scope: Scope, shortest: int) -> tuple[list[Interval], list[Interval]]:
     """Return long times without launches: those that end with a copy to the GPU (input preparation), and the rest.
 
-    The rest may be shorter, but not than `shortest`: a short gap before a copy says nothing about input.
+    The rest has no pause shorter than `shortest`. A short gap before a copy does not show that input was prepared.
     """
     supplied: list[Interval] = []
     pause: list[Interval] = []

@@ -73,7 +73,12 @@ def snapshot_of(path: Path) -> MemorySnapshot:
 
 
 def plain_pickle(path: Path) -> Any:
-    """Read a pickle of plain data. Raises Unreadable for any other pickle, and for a file that is not a pickle."""
+    """Read a pickle of plain data.
+
+    Raises:
+        Unreadable: The file is no pickle, or a pickle of anything else.
+        OSError: The file cannot be read.
+    """
     try:
         return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
     except OSError:
