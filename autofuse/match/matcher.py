@@ -223,7 +223,7 @@ class Matcher:
         elif pattern.op == "view" == value.op:
             yield from self._match_view(pattern, value, bound, depth + 1)
         elif pattern.op in _PARTS and pattern.op == value.op:
-            yield from self._match_parts(pattern, value, bound, depth + 1)
+            yield from self._match_in_any_order(pattern, value, bound, depth + 1)
         elif pattern.op in _NORMS and pattern.op == value.op and pattern.inputs[0].op == "add":
             yield from self._match_norm(pattern, value, bound, depth + 1)
         elif pattern.op == value.op and pattern.data == value.data and len(pattern.inputs) == len(value.inputs):
@@ -330,24 +330,26 @@ class Matcher:
         for partial in self._match(patterns[0], values[0], bound, depth):
             yield from self._match_inputs(patterns[1:], values[1:], partial, depth)
 
-    def _match_parts(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+    def _match_in_any_order(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """Match a product or sum in any order: computed parts first, then constants and parameters."""
         shaped = [p for p in pattern.inputs if p.op not in (PARAMETER, CONST)]
         plain = [p for p in pattern.inputs if p.op in (CONST, PARAMETER)]
-        yield from self._match_shaped(shaped, plain, list(value.inputs), value.op, bound, depth)
+        yield from self._match_computed_parts(shaped, plain, list(value.inputs), value.op, bound, depth)
 
-    def _match_shaped(
+    def _match_computed_parts(
         self, shaped: list[Value], plain: list[Value], rest: list[Value], op: str, bound: Bindings, depth: int
     ) -> Iterator[Bindings]:
         if not shaped:
-            yield from self._match_plain(plain, rest, op, bound)
+            yield from self._match_constants_and_parameters(plain, rest, op, bound)
             return
         for part in sorted(rest, key=lambda part: strip_casts(part).op != shaped[0].op):
             others = without(rest, (part,)) or []
             for partial in self._match(shaped[0], part, bound, depth):
-                yield from self._match_shaped(shaped[1:], plain, others, op, partial, depth)
+                yield from self._match_computed_parts(shaped[1:], plain, others, op, partial, depth)
 
-    def _match_plain(self, plain: list[Value], rest: list[Value], op: str, bound: Bindings) -> Iterator[Bindings]:
+    def _match_constants_and_parameters(
+        self, plain: list[Value], rest: list[Value], op: str, bound: Bindings
+    ) -> Iterator[Bindings]:
         """Match constants and bound parameters. The last unbound parameter captures all that is left."""
         unbound = []
         for p in plain:

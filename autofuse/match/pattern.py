@@ -36,14 +36,14 @@ class Pattern:
 
     def optional(self, step: Value) -> Value | None:
         """The input of `step`, if its other inputs are parameters with defaults, so that the step is optional."""
-        rest = [v for v in step.inputs if not self._default(v)]
+        rest = [v for v in step.inputs if not self._has_default(v)]
         return rest[0] if len(rest) == 1 and len(step.inputs) > 1 and rest[0].op != CONST else None
 
     def may_be_none(self, name: str) -> bool:
         """Whether None is the default of the parameter `name`."""
         return name in self.defaults and is_const(self.defaults[name], None)
 
-    def _default(self, v: Value) -> bool:
+    def _has_default(self, v: Value) -> bool:
         return v.op == PARAMETER and v.data in self.defaults
 
     @cached_property

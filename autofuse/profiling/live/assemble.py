@@ -43,7 +43,9 @@ def assemble(found: Measurements, together: bool = True) -> Profile:
         profile = _build_profile(found)
     rank = this_rank() if together else None
     profile = profile if rank is None else replace(profile, ranks=gather_ranks(_rank_line(rank, profile)))
-    return replace(profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope(found)))
+    return replace(
+        profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope_of_measurements(found))
+    )
 
 
 def _build_profile(found: Measurements) -> Profile:
@@ -70,7 +72,7 @@ def _build_profile(found: Measurements) -> Profile:
 
 
 def _with_trace(profile: Profile, found: Measurements, machine: Roofs) -> Profile:
-    scope = _scope(found)
+    scope = _scope_of_measurements(found)
     assert found.trace is not None
     seconds = profile.timing.median
     times = remove_recording_cost(layers_of(found.trace, scope.steps), seconds, found.cost)
@@ -94,7 +96,7 @@ def _with_trace(profile: Profile, found: Measurements, machine: Roofs) -> Profil
     )
 
 
-def _scope(found: Measurements) -> Scope:
+def _scope_of_measurements(found: Measurements) -> Scope:
     assert found.trace is not None
     steps = steps_of(
         found.trace

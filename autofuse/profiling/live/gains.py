@@ -110,15 +110,15 @@ class Predictor:
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
         stays = _common_operators(before, after if one_by_one else [o for o in after if o.cost.flops])
-        remaining = sum((_split(o, self.costs) for o in stays), SplitSeconds())
+        remaining = sum((_split_seconds(o, self.costs) for o in stays), SplitSeconds())
         products = sum(self.costs.one(o).seconds for o in after if is_product(o))
         comes = SplitSeconds(products - remaining.products, fused.seconds - products - remaining.others)
         return Modelled(
-            _by_key(before, self.costs),
-            _by_key(layer_operators, self.costs),
+            _costs_by_key(before, self.costs),
+            _costs_by_key(layer_operators, self.costs),
             self.costs.of(before),
             fused,
-            _by_key(stays, self.costs),
+            _costs_by_key(stays, self.costs),
             comes,
         )
 
@@ -177,13 +177,13 @@ def _pace(modelled_sites: Iterable[tuple[PlannedPlace, Modelled | str]], measure
                 modelled.setdefault((join_names(site.fqn, name), phase), split)
     both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
     mostly_products = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
-    products = _ratio(mostly_products) or _ratio((taken, split.total) for taken, split in both) or 1.0
+    products = _median_ratio(mostly_products) or _median_ratio((taken, split.total) for taken, split in both) or 1.0
     # The median, so that one long layer with a bad prediction does not decide for all.
     rest = [taken / split.others for taken, split in both if split.others > _MOSTLY * split.total]
     return SplitSeconds(products, median(rest) if rest else products)
 
 
-def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
     listed = list(pairs)
     total = sum(modelled for _, modelled in listed)
     return sum(taken for taken, _ in listed) / total if total else None
@@ -254,15 +254,15 @@ def _on_fresh_values(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Ca
     return lambda: function(*values), _tensors(values)
 
 
-def _by_key(operators: Iterable[ListedOperator], costs: Costs) -> dict[Key, SplitSeconds]:
+def _costs_by_key(operators: Iterable[ListedOperator], costs: Costs) -> dict[Key, SplitSeconds]:
     found: dict[Key, SplitSeconds] = {}
     for operator in operators:
         key = operator.module, operator.phase
-        found[key] = found.get(key, SplitSeconds()) + _split(operator, costs)
+        found[key] = found.get(key, SplitSeconds()) + _split_seconds(operator, costs)
     return found
 
 
-def _split(operator: ListedOperator, costs: Costs) -> SplitSeconds:
+def _split_seconds(operator: ListedOperator, costs: Costs) -> SplitSeconds:
     seconds = costs.one(operator).seconds
     return SplitSeconds(seconds, 0.0) if is_product(operator) else SplitSeconds(0.0, seconds)
 

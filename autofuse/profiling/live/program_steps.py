@@ -125,17 +125,17 @@ class Conductor:
     def restart(self) -> None:
         """The counted events were not steps: discard the measurements and start again."""
         if not self.complete:
-            self._leave()
+            self._close_phases()
             self._phases, self.measured, self.roots = None, None, ScriptRoots()
 
     def close(self) -> None:
         """The program has ended. Turn off the active instrument, and build a profile of what was measured."""
-        self._leave()
+        self._close_phases()
         if self.measured is not None and len(self.measured.seconds) > 1 and not self.complete:
             self.measured.notes.append("The program ended before everything was measured.")
             self.profile = self._profile_of(self.measured, False)
 
-    def _leave(self) -> None:
+    def _close_phases(self) -> None:
         if self._phases is not None:
             self._phases.close()
 

@@ -78,8 +78,8 @@ class Recording:
             profiler = profile(activities=_activities(self._device))
             synchronize(self._device)
             self._bare.append(_probe_seconds())
-            _start(profiler)
-            block.callback(self._stop, profiler)
+            _start_profiler(profiler)
+            block.callback(self._stop_profiler, profiler)
             self._recorded.append(self._recorded_probe_seconds())
             block.enter_context(around_calls(self._names, self._range))
             self._block = block.pop_all()
@@ -159,7 +159,7 @@ class Recording:
         ):
             return _probe_seconds()
 
-    def _stop(self, profiler: profile) -> None:
+    def _stop_profiler(self, profiler: profile) -> None:
         if not is_profiler_enabled():
             self._missing = _ONE_AT_A_TIME
             return
@@ -187,10 +187,10 @@ def _probe_seconds() -> _Probed:
     """Return the seconds of a small operator (two events) and of an empty module's call, the shortest of several."""
     small = torch.ones(1, device="cpu")
     with torch.no_grad():
-        return _shortest(lambda: torch.relu(small)), _shortest(lambda: _PROBE(small))
+        return _shortest_of_several(lambda: torch.relu(small)), _shortest_of_several(lambda: _PROBE(small))
 
 
-def _shortest(action: Callable[[], object]) -> float:
+def _shortest_of_several(action: Callable[[], object]) -> float:
     seconds = []
     for _ in range(_REPEATS):
         start = perf_counter()
@@ -200,7 +200,7 @@ def _shortest(action: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def _start(profiler: profile) -> None:
+def _start_profiler(profiler: profile) -> None:
     # torch starts a second profiler silently, and the trace of the first is lost.
     if is_profiler_enabled():
         raise RuntimeError(_ONE_AT_A_TIME)

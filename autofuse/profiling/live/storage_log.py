@@ -206,13 +206,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         piece = StoredTensor(len(self.epochs) - 1, self._layer(), existed)
         self._known[storage] = piece
         piece.reference = weakref.ref(storage, lambda _: self._release(piece))
-        self._change(piece, self._bytes(storage))
+        self._log_change(piece, self._bytes(storage))
         return piece
 
     def _update_size(self, storage: torch.UntypedStorage) -> None:
         piece = self._known.get(storage)
         if piece is not None and piece.size != self._bytes(storage):
-            self._change(piece, self._bytes(storage) - piece.size)
+            self._log_change(piece, self._bytes(storage) - piece.size)
 
     def _bytes(self, storage: torch.UntypedStorage) -> int:
         size = int(storage.nbytes())
@@ -220,9 +220,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _release(self, piece: StoredTensor) -> None:
         piece.died_in = len(self.epochs) - 1
-        self._change(piece, -piece.size)
+        self._log_change(piece, -piece.size)
 
-    def _change(self, piece: StoredTensor, by: int) -> None:
+    def _log_change(self, piece: StoredTensor, by: int) -> None:
         piece.size += by
         self.total += by
         self.changes.append((piece, by))

@@ -64,7 +64,7 @@ class Paper:
         with self.in_use():
             memo: dict[int, Any] = {}
             for tensor in (*model.parameters(), *model.buffers()):
-                memo[id(tensor)] = self._fake(tensor, dtype)
+                memo[id(tensor)] = self._fake_tensor(tensor, dtype)
             return copy.deepcopy(model, memo)
 
     def inputs(self, inputs: Any, batch: int | None, sequence: int | None, dtype: torch.dtype | None) -> Any:
@@ -98,7 +98,7 @@ class Paper:
         with self.in_use():
             return pytree.tree_map(resized, inputs)
 
-    def _fake(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    def _fake_tensor(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         fake: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
         if not isinstance(tensor, nn.Parameter):

@@ -86,7 +86,7 @@ def spread(model: nn.Module, setting: Setting) -> Spread:
     """
     if setting.strategy not in STRATEGIES:
         raise ValueError(f"There is no strategy {setting.strategy!r}. Use one of {', '.join(STRATEGIES)}.")
-    shares = _shares(model, setting)
+    shares = _shares_by_kind(model, setting)
     factor = master_factor(model) if setting.master else 1.0
     added: dict[str, int] = {}
     if setting.master:
@@ -131,7 +131,7 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
 
 
-def _shares(model: nn.Module, setting: Setting) -> dict[str, float]:
+def _shares_by_kind(model: nn.Module, setting: Setting) -> dict[str, float]:
     tensor = setting.tensor * (setting.devices if setting.strategy == "tp" else 1)
     stage = _stage_share(model, setting.pipeline)
     shards = setting.devices * setting.context
@@ -147,10 +147,10 @@ def _shares(model: nn.Module, setting: Setting) -> dict[str, float]:
 
 def _stage_share(model: nn.Module, stages: int) -> float:
     """Part of the parameters that the first stage of a pipeline holds, with everything outside of blocks."""
-    total = _bytes(model)
+    total = _parameter_bytes(model)
     if stages == 1 or not total:
         return 1.0
-    in_blocks = sum(map(_bytes, blocks(model)))
+    in_blocks = sum(map(_parameter_bytes, blocks(model)))
     return (in_blocks / stages + total - in_blocks) / total
 
 
@@ -158,8 +158,8 @@ def _gathered_bytes(model: nn.Module, setting: Setting) -> int:
     """Bytes on top of the shares, in the dtype that the model computes in."""
     if setting.devices * setting.context == 1 or setting.strategy in ("none", "zero1", "tp"):
         return 0
-    sizes = [_bytes(block) for block in blocks(model)]
-    largest, rest = max(sizes, default=0), _bytes(model) - sum(sizes)
+    sizes = [_parameter_bytes(block) for block in blocks(model)]
+    largest, rest = max(sizes, default=0), _parameter_bytes(model) - sum(sizes)
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     bytes_ = {
         "ddp": trained * _stage_share(model, setting.pipeline), "zero2": largest, "fsdp": rest + 3 * largest,
@@ -168,5 +168,5 @@ def _gathered_bytes(model: nn.Module, setting: Setting) -> int:
     return int(bytes_[setting.strategy] / setting.tensor)
 
 
-def _bytes(module: nn.Module) -> int:
+def _parameter_bytes(module: nn.Module) -> int:
     return sum(p.nbytes for p in module.parameters())

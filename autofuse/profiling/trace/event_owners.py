@@ -158,7 +158,7 @@ class _Walk:
         owned = Owned(event, parent.owner, parent.phase, event.duration, compiled=parent.compiled, caller=parent.owner)
         owned.is_part = parent.computes or parent.is_part
         owned.computes = not owned.is_part and owned.is_operator and bool(category_of(event.name))
-        if (module := self._module(event, parent)) is not None:
+        if (module := self._module_owner(event, parent)) is not None:
             owned.called = owned.phase == "forward" and not _is_same_call(event, parent)
             owned.owner = module
         elif _is_node(event, parent):
@@ -170,7 +170,7 @@ class _Walk:
         self._forwards.note(event, owned.owner)
         return owned
 
-    def _module(self, event: Event, parent: Owned) -> str | None:
+    def _module_owner(self, event: Event, parent: Owned) -> str | None:
         if event.name.startswith(MODULE):
             return event.name.removeprefix(MODULE)
         if event.category != "python_function":
