@@ -67,10 +67,10 @@ def product(view: View, factors: Sequence[Value]) -> Value:
     flat = [g for f in factors for g in factors_of(f)]
     constant = product_of(c for f in flat if (c := literal(f)) is not None)
     if constant is None:
-        return view.plain("mul", *sorted(flat, key=_serial))
+        return view.plain("mul", *sorted(flat, key=_order_key))
     rest = [f for f in flat if literal(f) is None]
-    tensors = sorted(powers(view, [f for f in rest if not view.number(f)]), key=_serial)
-    numbers = sorted((f for f in rest if view.number(f)), key=_serial)
+    tensors = sorted(powers(view, [f for f in rest if not view.number(f)]), key=_order_key)
+    numbers = sorted((f for f in rest if view.number(f)), key=_order_key)
     if len(tensors) == 1 and tensors[0].op == PERMUTE and (numbers or constant != 1):
         inner = product(view, [tensors[0].inputs[0], *numbers, view.const(constant)])
         return view.permuted(inner, order_of(tensors[0]))
@@ -94,10 +94,10 @@ def total(view: View, terms: Sequence[Value]) -> Value:
     flat = [g for t in terms for g in terms_of(t)]
     constant = total_of(c for t in flat if (c := literal(t)) is not None)
     if constant is None:
-        return view.plain("add", *sorted(flat, key=_serial))
+        return view.plain("add", *sorted(flat, key=_order_key))
     rest = [t for t in flat if literal(t) is None]
-    ordered = sorted((t for t in rest if not view.number(t)), key=_serial) + sorted(
-        (t for t in rest if view.number(t)), key=_serial
+    ordered = sorted((t for t in rest if not view.number(t)), key=_order_key) + sorted(
+        (t for t in rest if view.number(t)), key=_order_key
     )
     for recognise in SUM_RECOGNISERS:
         found = recognise(view, ordered, constant)
@@ -106,15 +106,17 @@ def total(view: View, terms: Sequence[Value]) -> Value:
     return _with_literal(view, "add", ordered, constant, 0)
 
 
-def _serial(v: Value) -> int:
+def _order_key(v: Value) -> int:
     return v.serial
 
 
 def factors_of(v: Value) -> tuple[Value, ...]:
+    """The factors of a product; another value is its own only factor."""
     return v.inputs if v.op == "mul" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
 def terms_of(v: Value) -> tuple[Value, ...]:
+    """The terms of a sum; another value is its own only term."""
     return v.inputs if v.op == "add" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 

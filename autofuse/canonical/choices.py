@@ -59,7 +59,7 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
 
 
 def _dropout_in_one_branch(view: View, test: Value, dropped: Value, truth: bool) -> Value:
-    """The dropout of `if self.drop is not None: w = self.drop(w)`: active if the test holds and the module trains."""
+    """The dropout of `if self.drop is not None: w = self.drop(w)`. It is active if the test holds in training."""
     x, p, training = dropped.inputs
     known = _known_side(test, p, truth)
 
@@ -120,7 +120,7 @@ def _is_none(view: View, x: Value) -> Value | None:
 
 
 def never_none(v: Value, but: Value | None = None) -> bool:
-    """Whether `v` cannot be None, because it is the result of an operation. `but` is known not to be None."""
+    """Whether `v` cannot be None, because an operation returns it. `but` is a value that is known not to be None."""
     return all(_never_none(side, but) for side in sides_of(v))
 
 
@@ -129,7 +129,7 @@ def _never_none(v: Value, but: Value | None) -> bool:
         return True
     if v.op == LEAF and isinstance(v.data, Value):
         return _returns_tensor(v.data)
-    return v.op == ITEM and _slices(v.inputs[1])
+    return v.op == ITEM and _has_slice(v.inputs[1])
 
 
 def _returns_tensor(v: Value) -> bool:
@@ -138,6 +138,6 @@ def _returns_tensor(v: Value) -> bool:
     return name in HARMLESS and str(name).startswith(("torch.", "einops."))
 
 
-def _slices(index: Value) -> bool:
+def _has_slice(index: Value) -> bool:
     """Whether an index slices or adds a dimension. Then `x` is a tensor, and `x[:, None]` cannot be None."""
     return index.op == SLICE or index.op == TUPLE and any(i.op == SLICE or is_const(i, None) for i in index.inputs)

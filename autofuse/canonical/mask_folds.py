@@ -22,7 +22,9 @@ _SAME_SHAPE = "assumes that the scores have the same shape before and after they
 @rewrites("view")
 def _view(view: View, x: Value, shape: Value) -> Value | None:
     """Move the view that joins dimensions from the probabilities to the scores. It keeps the last dimension."""
-    if strip_casts(x).op not in _WEIGHTS or not any(_same_last(view, split, shape, 1) for split in splits(_scores(x))):
+    if strip_casts(x).op not in _WEIGHTS:
+        return None
+    if not any(_same_last(view, split, shape, 1) for split in splits(_scores_of_probabilities(x))):
         return None
     return _view_of_scores(view, x, shape)
 
@@ -34,7 +36,8 @@ def _view_of_scores(view: View, x: Value, shape: Value) -> Value:
     return make(x.op, _view_of_scores(view, x.inputs[0], shape), *x.inputs[1:])
 
 
-def _scores(x: Value) -> Value:
+def _scores_of_probabilities(x: Value) -> Value:
+    """`x` without the softmax, dropout and casts that are applied to the scores."""
     while strip_casts(x).op in _WEIGHTS:
         x = x.inputs[0]
     return x
@@ -61,14 +64,14 @@ def folds_back(view: View, split: Value, joined: Value) -> str | None:
     if own is not None and own == back and None not in own:
         return ""
     if len(elements(split.inputs[1])) < 3 or not _same_last(view, split, joined.inputs[1], 2):
-        return _SAME_SHAPE if _is_product(split.inputs[0]) and _joins(view, split, joined) else None
+        return _SAME_SHAPE if _is_product(split.inputs[0]) and _joins_neighbours(view, split, joined) else None
     rank = view.rank(split.inputs[0])
     if rank is None and _is_product(split.inputs[0]):
         return _SAME_SHAPE
     return "" if rank == len(elements(joined.inputs[1])) else None
 
 
-def _joins(view: View, split: Value, joined: Value) -> bool:
+def _joins_neighbours(view: View, split: Value, joined: Value) -> bool:
     """Whether `joined` joins neighbouring dimensions of `split`: (b, h, w, h, w), then (b, h * w, h * w)."""
     parts, wholes = list(elements(split.inputs[1])), elements(joined.inputs[1])
     for whole in wholes:
@@ -93,7 +96,7 @@ def expanded_and_folded(view: View, mask: Value, split: Value, joined: Value) ->
 
 
 def _first_size(view: View, split: Value, joined: Value) -> Value | None:
-    """The size that -1 denotes as first size of `split`, which splits the first dimension in two."""
+    """The size that -1 stands for, if it is the first size of `split`, which splits the first dimension in two."""
     sizes, back = elements(split.inputs[1]), elements(joined.inputs[1])
     query = _query(split.inputs[0])
     if query is None or len(sizes) != len(back) + 1 or sizes[2:] != back[1:]:

@@ -83,7 +83,7 @@ def _einops_einsum(view: View, operands: Value) -> Value | None:
 def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> Value | None:
     if not isinstance(equation, str) or len(operands) != 2:
         return None
-    if operands[0] is operands[1] and (squares := _summed_squares(view, equation, operands[0])) is not None:
+    if operands[0] is operands[1] and (squares := _sum_of_squares(view, equation, operands[0])) is not None:
         return squares
     weighted = _is_probabilities(operands[0])
     if not weighted and _is_probabilities(operands[1]):  # einsum("bjd,bij->bid", v, weights)
@@ -92,12 +92,12 @@ def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> V
     found = layout.product(equation, order_of_left=weighted)
     if found is None:
         return None
-    left = view.permuted(_unsqueezed(view, operands[0], found.left_new), found.left)
-    right = view.permuted(_unsqueezed(view, operands[1], found.right_new), found.right)
+    left = view.permuted(_unsqueeze_each(view, operands[0], found.left_new), found.left)
+    right = view.permuted(_unsqueeze_each(view, operands[1], found.right_new), found.right)
     return view.permuted(view.make("matmul", left, right), found.result)
 
 
-def _summed_squares(view: View, equation: str, x: Value) -> Value | None:
+def _sum_of_squares(view: View, equation: str, x: Value) -> Value | None:
     """The sum of squares, for einsum("...d,...d->...", x, x); None for another equation."""
     terms, _, result = equation.replace(" ", "").partition("->")
     first, _, second = terms.partition(",")
@@ -109,7 +109,7 @@ def _summed_squares(view: View, equation: str, x: Value) -> Value | None:
     return view.make("sum", view.make("square", x), view.const(-1), view.const(False))
 
 
-def _unsqueezed(view: View, x: Value, dims: tuple[int, ...]) -> Value:
+def _unsqueeze_each(view: View, x: Value, dims: tuple[int, ...]) -> Value:
     for dim in dims:
         x = view.plain("unsqueeze", x, view.const(dim))
     return x

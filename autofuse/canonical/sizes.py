@@ -116,7 +116,7 @@ def ensures_size(view: View, v: Value, dim: int, number: int) -> bool:
 
 
 def number_of_size(view: View, v: Value) -> int | None:
-    """The number that `v` is, if it is a size that the front end knows, such as that of a parameter; else None."""
+    """The value of `v`, if it is a size that the front end knows, such as the size of a parameter; else None."""
     found = size_query(v)
     place = from_end(view, found[0], view.const(found[1])) if found is not None and found[1] is not None else None
     known = lengths(view, found[0]) if found is not None and place is not None else None
@@ -135,7 +135,7 @@ def size_query(v: Value) -> tuple[Value, int | None] | None:
 
 
 def whole_shape(view: View, sizes: tuple[Value, ...]) -> Value | None:
-    """The tensor whose shape `sizes` are, complete and in order: `N, C, H, W` or `x.shape`; None if there is none."""
+    """The tensor that has exactly the shape `sizes`, such as `N, C, H, W` or `x.shape`; None if there is none."""
     found = [size_query(s) for s in sizes]
     if not found or any(f is None for f in found):
         return None

@@ -138,6 +138,7 @@ class View:
         return self._graph.fresh(op, *inputs)
 
     def const(self, data: Hashable) -> Value:
+        """The canonical literal of a number, a text, None or another hashable constant."""
         return self._graph.const(data)
 
     def replace_step(self, step: Value, made: Value) -> Value:
@@ -257,7 +258,7 @@ class View:
         return self._separate_reads(v, self.plain(ATTRIBUTE, owner, data=v.data))
 
     def _separate_reads(self, v: Value, made: Value) -> Value:
-        """`made`, or a new value if `made` is already the same read of memory at another time."""
+        """`made`; a new value if `made` already stands for a read of the same memory at another time."""
         if v.op in (ATTRIBUTE, ITEM) and any(
             o is not v and o.op == v.op and o.data == v.data and o.inputs == v.inputs for o in self.originals(made)
         ):
@@ -275,14 +276,14 @@ def order_of(permuted: Value) -> layout.Tail:
 
 
 def literal(v: Value) -> float | None:
-    """The number that the literal `v` is; None if `v` is not a literal or exceeds the range of a float."""
+    """The number of the literal `v`; None if `v` is not a literal, or if the number is too large for a float."""
     if v.op != CONST or not isinstance(v.data, (int, float)) or isinstance(v.data, bool):
         return None
     return v.data if is_small(v.data) else None
 
 
 def through_blocks(view: View, v: Value) -> Value:
-    """The value that code in a `with` block computes, if `v` holds it after the block; otherwise `v`.
+    """The value that a `with` block computes, if `v` is that value after the block; otherwise `v`.
 
     The block may compute it without gradients, so it may not be replaced. Only its numbers are known.
     """

@@ -23,10 +23,10 @@ def html(result: DemoResult) -> str:
         Section("What autofuse rewrite would change in the model's file", (CodeBlock(result.diff, is_diff=True),)),
         Section("Where this was measured", tuple(f"{k}: {v}" for k, v in result.comparison.environment.items())),
     )
-    return page("autofuse demo", result.summary, sections, _figures(result))
+    return page("autofuse demo", result.summary, sections, _leading_figures(result))
 
 
-def _figures(result: DemoResult) -> tuple[Figure, ...]:
+def _leading_figures(result: DemoResult) -> tuple[Figure, ...]:
     comparison, agreement = result.comparison, result.agreement
     ratio = f"95 % interval {comparison.interval}, control {comparison.control}"
     curves = Figure(

@@ -18,7 +18,7 @@ from autofuse.display.findings import diff_of
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure import Comparison, compare
 from autofuse.measure.step import Step
-from autofuse.profiling.live.before_after import comparison_seconds, layer_seconds_in_turns
+from autofuse.profiling.live.before_after import comparison_seconds, interleaved_layer_seconds
 from autofuse.profiling.live.profile import profile
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import Problem, SourceFile
@@ -203,7 +203,7 @@ def _profile_both(
             )
         )  # fmt: skip
     advance(stage, 2, 3)
-    now, then = layer_seconds_in_turns(lambda: original, lambda: fused, batch, step, rounds=3)
+    now, then = interleaved_layer_seconds(lambda: original, lambda: fused, batch, step, rounds=3)
     advance(stage, 3, 3)
     before, after = profiles
     return BeforeAfter(*with_measured_savings(before, after, now, then), comparison)

@@ -78,26 +78,26 @@ def _row(row: BarRow, top: int) -> tuple[str, int]:
     top += _ABOVE if any(row.bars) else 0
     room = letters_in(NARROW) - len(row.value) - 1
     label = row.short if row.short and len(row.label) > room else shorten_to(row.label, room)
-    parts = [_both(row.label, label, top + 13, "label", row.hint)]
+    parts = [_text_for_both_widths(row.label, label, top + 13, "label", row.hint)]
     parts.append(_text("100%", top + 13, row.value, "end", "value"))
     below = top + _LABEL
     for bar in row.bars:
         parts.append(_bar(bar, below))
         below += (_BAR if bar else _EMPTY) + _GAP
     if row.note:
-        parts.append(_both(row.note, _cut(row.note), below + 11, f"note {row.tone}"))
+        parts.append(_text_for_both_widths(row.note, _shorten_end(row.note), below + 11, f"note {row.tone}"))
         below += _NOTE
     return "".join(parts), below - top + (_ABOVE + _BELOW if any(row.bars) else _GAP)
 
 
-def _both(text: str, short: str, y: float, kind: str, hint: str = "") -> str:
+def _text_for_both_widths(text: str, short: str, y: float, kind: str, hint: str = "") -> str:
     """The text, and a short form for narrow pages if needed. The style sheet shows one of them."""
     if text == short:
         return _text(0, y, text, "start", kind, hint)
     return _text(0, y, text, "start", f"{kind} wide", hint) + _text(0, y, short, "start", f"{kind} narrow", text)
 
 
-def _cut(text: str) -> str:
+def _shorten_end(text: str) -> str:
     room = letters_in(NARROW)
     return text if len(text) <= room else f"{text[: room - 1]}…"
 

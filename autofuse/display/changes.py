@@ -17,8 +17,13 @@ _TONES: dict[Kind, Tone] = {"faster": "good", "slower": "bad", "about the same":
 
 @dataclass(frozen=True)
 class Change:
-    """One layer on both sides. before, after: seconds of one step, with everything that it calls; None if the layer
-    does not exist or is not called, for example because it is fused into its parent."""
+    """One layer in both profiles.
+
+    Attributes:
+        before: seconds of one step, with everything that the layer calls. None if the layer does not exist or is not
+            called, for example because it is fused into its parent.
+        after: likewise.
+    """
 
     fqn: str
     before: float | None
@@ -29,7 +34,7 @@ class Change:
 def changes(before: Profile, after: Profile) -> tuple[Change, ...]:
     """All layers that either profile names, the largest difference first."""
     sides = [{layer.fqn: layer for layer in profile.layers} for profile in (before, after)]
-    step = _step(before, after)
+    step = _longer_median_step(before, after)
     found = [_change(fqn, sides[0].get(fqn), sides[1].get(fqn), step) for fqn in dict.fromkeys([*sides[0], *sides[1]])]
     return tuple(sorted(found, key=lambda c: -abs((c.before or 0.0) - (c.after or 0.0))))
 
@@ -62,7 +67,7 @@ def kernel_changes(before: Profile, after: Profile) -> tuple[KernelChange, ...]:
             seconds, count = side.get(kernel.name, (0.0, 0.0))
             side[kernel.name] = seconds + kernel.seconds, count + kernel.count
         sides.append(side)
-    step = _step(before, after)
+    step = _longer_median_step(before, after)
     found = [_kernel_change(name, sides[0].get(name), sides[1].get(name), step) for name in {**sides[0], **sides[1]}]
     return tuple(sorted(found, key=lambda c: -abs((c.before or 0.0) - (c.after or 0.0))))
 
@@ -71,14 +76,14 @@ def _kernel_change(
     name: str, before: tuple[float, float] | None, after: tuple[float, float] | None, step: float
 ) -> KernelChange:
     (one, count_before), (other, count_after) = before or (None, 0.0), after or (None, 0.0)
-    return KernelChange(name, one, other, count_before, count_after, _kind(one, other, step))
+    return KernelChange(name, one, other, count_before, count_after, _kind_of_change(one, other, step))
 
 
-def _step(before: Profile, after: Profile) -> float:
+def _longer_median_step(before: Profile, after: Profile) -> float:
     return max((p.timing.median for p in (before, after) if p.timing.seconds), default=0.0)
 
 
-def _kind(before: float | None, after: float | None, step: float) -> Kind:
+def _kind_of_change(before: float | None, after: float | None, step: float) -> Kind:
     if before is None or after is None:
         return "new" if before is None else "gone"
     if abs(before - after) <= max(_OF_THE_LAYER * before, _OF_THE_STEP * step):
@@ -88,7 +93,7 @@ def _kind(before: float | None, after: float | None, step: float) -> Kind:
 
 def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) -> Change:
     seconds = [None if layer is None else layer.seconds for layer in (before, after)]
-    return Change(fqn, seconds[0], seconds[1], _kind(seconds[0], seconds[1], step))
+    return Change(fqn, seconds[0], seconds[1], _kind_of_change(seconds[0], seconds[1], step))
 
 
 def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> Table:

@@ -29,7 +29,10 @@ class LineChart:
     def svg(self) -> str:
         """One `<svg>` element. Later series are dashed, so that overlapping series stay visible.
 
-        Values that are not finite leave a gap. Raises ValueError if nothing can be drawn.
+        Values that are not finite leave a gap.
+
+        Raises:
+            ValueError: No value is finite.
         """
         values = [value for line in self.series.values() for value in line if math.isfinite(value)]
         if not values:
@@ -52,7 +55,8 @@ class StripChart:
     def svg(self) -> str:
         """One `<svg>` element; the axis starts at 0, so that lengths are proportional to the numbers.
 
-        Raises ValueError if a line has no samples, or a sample that is not finite.
+        Raises:
+            ValueError: A line has no samples, or a sample that is not finite.
         """
         values = [value for line in self.samples.values() for value in line]
         if not all(self.samples.values()) or not values or not all(map(math.isfinite, values)):

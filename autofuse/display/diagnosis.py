@@ -29,14 +29,14 @@ def for_terminal(found: Diagnosis) -> RenderableType:
 
 
 def saving(action: Action) -> str:
-    """ "saves up to 12.3 ms a step"; "" if no saving is predicted."""
+    """The saving as text: "saves up to 12.3 ms a step"; "" if no saving is predicted."""
     if not action.milliseconds:
         return ""
     return f"saves up to {units.duration(action.milliseconds * 1e-3)} a step"
 
 
 def rests_on(action: Action) -> str:
-    """The evidence and the confidence."""
+    """The evidence for an action and the confidence in it, as text."""
     return f"{action.evidence}{'; ' if action.evidence else ''}{action.confidence} confidence"
 
 

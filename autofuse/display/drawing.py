@@ -52,7 +52,15 @@ def text(result: Any) -> str:
 
 @singledispatch
 def page(result: Any, diff: str = "") -> str:
-    """`result` as one HTML page; `diff`: what was changed, as a unified diff."""
+    """Draw a result as one HTML page.
+
+    Args:
+        result: a profile, two profiles, or another result that has a page.
+        diff: the change of the source as a unified diff; "" if there is none.
+
+    Raises:
+        TypeError: There is no page for this kind of result.
+    """
     raise TypeError(f"A {type(result).__name__} has no page. Pass a profile, or two profiles of one model.")
 
 

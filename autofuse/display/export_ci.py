@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from autofuse.display.diagnosis import saving
 from autofuse.display.folding import fold_layers
-from autofuse.display.layer_tables import rules_in_words, titled
+from autofuse.display.layer_tables import name_with_count, rules_in_words
 from autofuse.results import units
 from autofuse.results.conditions import ConditionOutcome
 from autofuse.results.profile import Profile
@@ -22,7 +22,7 @@ def junit(name: str, outcomes: Sequence[ConditionOutcome], strict: bool = False,
 
     A condition that holds is a failure. An undecided one is skipped, or a failure if `strict`. seconds: of a step.
     """
-    cases = [_case(name, outcome, strict) for outcome in outcomes] or [_element("testcase", name="profiled")]
+    cases = [_test_case(name, outcome, strict) for outcome in outcomes] or [_element("testcase", name="profiled")]
     counts = {kind: sum(case.find(kind) is not None for case in cases) for kind in ("failure", "skipped")}
     suite = _element(
         "testsuite", name=name, tests=str(len(cases)), failures=str(counts["failure"]), errors="0",
@@ -38,7 +38,7 @@ def junit(name: str, outcomes: Sequence[ConditionOutcome], strict: bool = False,
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
 
-def _case(name: str, outcome: ConditionOutcome, strict: bool) -> ElementTree.Element:
+def _test_case(name: str, outcome: ConditionOutcome, strict: bool) -> ElementTree.Element:
     case = _element("testcase", name=outcome.condition)
     if outcome.holds or (outcome.holds is None and strict):
         case.append(_element("failure", outcome.sentence, message=outcome.sentence, type=name))
@@ -57,15 +57,25 @@ def _element(tag: str, text: str = "", **attributes: str) -> ElementTree.Element
 
 def step_summary(profile: Profile, outcomes: Sequence[ConditionOutcome] = ()) -> str:
     """Markdown for $GITHUB_STEP_SUMMARY: diagnosis, actions, conditions, numbers, and the longest layers."""
-    return "\n".join((*_diagnosis(profile), *_conditions(outcomes), *_numbers(profile), *_layers(profile))) + "\n"
+    return (
+        "\n".join(
+            (
+                *_diagnosis_lines(profile),
+                *_conditions_lines(outcomes),
+                *_numbers_lines(profile),
+                *_layers_lines(profile),
+            )
+        )
+        + "\n"
+    )
 
 
 def conditions_summary(title: str, sentence: str, outcomes: Sequence[ConditionOutcome]) -> str:
     """The summary of a comparison: its verdict and the conditions."""
-    return "\n".join((f"## {_escape(title)}", "", _escape(sentence), "", *_conditions(outcomes))) + "\n"
+    return "\n".join((f"## {_escape(title)}", "", _escape(sentence), "", *_conditions_lines(outcomes))) + "\n"
 
 
-def _diagnosis(profile: Profile) -> Iterator[str]:
+def _diagnosis_lines(profile: Profile) -> Iterator[str]:
     yield f"## Profile: {_escape(profile.name)}"
     yield ""
     if profile.diagnosis is None:
@@ -78,7 +88,7 @@ def _diagnosis(profile: Profile) -> Iterator[str]:
     yield ""
 
 
-def _conditions(outcomes: Sequence[ConditionOutcome]) -> Iterator[str]:
+def _conditions_lines(outcomes: Sequence[ConditionOutcome]) -> Iterator[str]:
     if not outcomes:
         return
     words = {True: "fails", False: "passes", None: "undecided"}
@@ -88,10 +98,10 @@ def _conditions(outcomes: Sequence[ConditionOutcome]) -> Iterator[str]:
     yield ""
 
 
-def _numbers(profile: Profile) -> Iterator[str]:
+def _numbers_lines(profile: Profile) -> Iterator[str]:
     timing = profile.timing
     rows = [("step", units.duration(timing.median))] if timing.seconds else []
-    rows += [(f"{name} a second", units.digits(rate)) for name, rate in _rates(profile)]
+    rows += [(f"{name} a second", units.digits(rate)) for name, rate in _rates_lines(profile)]
     rows += [(level.kind.title, units.percent(level.value)) for level in profile.ladder if level.value is not None]
     if profile.memory.peak_bytes is not None:
         rows.append(("peak memory", units.size(profile.memory.peak_bytes)))
@@ -100,13 +110,13 @@ def _numbers(profile: Profile) -> Iterator[str]:
     yield ""
 
 
-def _rates(profile: Profile) -> Iterator[tuple[str, float]]:
+def _rates_lines(profile: Profile) -> Iterator[tuple[str, float]]:
     for name, rate in (("tokens", profile.timing.tokens_per_second), ("samples", profile.timing.samples_per_second)):
         if rate is not None:
             yield name, rate
 
 
-def _layers(profile: Profile) -> Iterator[str]:
+def _layers_lines(profile: Profile) -> Iterator[str]:
     folds = [fold for fold in fold_layers(profile.layers) if fold.work.seconds > 0][:_LAYERS]
     if not folds:
         return
@@ -114,7 +124,7 @@ def _layers(profile: Profile) -> Iterator[str]:
     for fold in folds:
         rules = "; ".join(rules_in_words(fold.places))
         time, share = units.duration(fold.work.seconds), units.percent(fold.share)
-        yield f"| {_escape(titled(fold))} | {time} | {share} | {_escape(rules)} |"
+        yield f"| {_escape(name_with_count(fold))} | {time} | {share} | {_escape(rules)} |"
 
 
 def _escape(text: str) -> str:

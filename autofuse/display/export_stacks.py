@@ -28,7 +28,7 @@ def stacks(profile: Profile) -> Iterator[tuple[Stack, str, float]]:
 
 
 def collapsed(profile: Profile) -> str:
-    """One line for each stack: frames with ";" between them, the phase last, a space, and whole nanoseconds."""
+    """One line for each stack: the frames and the phase, separated by ";", then a space and whole nanoseconds."""
     lines = []
     for path, phase, seconds in stacks(profile):
         nanoseconds = round(seconds * 1e9)

@@ -83,7 +83,7 @@ def diff_of(path: str, before: bytes, after: bytes) -> Iterator[StyledText]:
 
 
 def _lines(source: bytes) -> list[str]:
-    """The lines as the file has them: str.splitlines would also break at form feeds and more."""
+    """The lines of the file. str.splitlines would also split at form feeds and other separators."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     text = source.decode("utf-8" if encoding == "utf-8-sig" else encoding)
     parts = text.split("\n")

@@ -64,22 +64,22 @@ class RepeatedLayers:
 
     @property
     def forward(self) -> Work:
-        """The forward of one step."""
+        """The work of the forward in one step: seconds, operators, FLOPs and bytes."""
         return reduce(Work.__add__, (layer.own_forward for layer in self.layers))
 
     @property
     def backward(self) -> Work:
-        """The backward of one step."""
+        """The work of the backward in one step."""
         return reduce(Work.__add__, (layer.own_backward for layer in self.layers))
 
     @property
     def work(self) -> Work:
-        """Forward, backward and optimizer."""
+        """The work of forward, backward and optimizer in one step."""
         return reduce(Work.__add__, (layer.own_work for layer in self.layers))
 
     @property
     def seconds(self) -> float:
-        """Forward and backward, with everything below."""
+        """Seconds of forward and backward, modules below included."""
         return sum(layer.seconds for layer in self.layers)
 
     @property
@@ -132,9 +132,7 @@ def fold_layers(layers: Sequence[Layer]) -> list[RepeatedLayers]:
 
 
 def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[RepeatedPlaces, ...]:
-    """The places combined by the patterns of their layers' names: by predicted saving, then by time, the largest
-    first.
-    """
+    """Combine equal places of repeated layers. The largest predicted saving comes first, then the longest time."""
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
         # Places that are or would be fused are equal everywhere; places that are not fused differ by reason.

@@ -22,46 +22,46 @@ Fixes = Mapping[Finding, tuple[LineChange, ...]]
 TEXT = ("text", "concise", "full")  # these are printed during the run, the other formats at its end
 
 
-def said_of(finding: Finding) -> str:
+def message_of(finding: Finding) -> str:
     """The message with the reason and the advice, in one line."""
     reason = f" ({finding.reason})" if finding.reason and finding.reason not in finding.message else ""
     return visible(finding.message + reason + (f"; {finding.advice}" if finding.advice else ""))
 
 
-def _json(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_json(found: Sequence[Finding], fixes: Fixes) -> str:
     return json.dumps(as_json(found), indent=2) + "\n"
 
 
-def _json_lines(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_json_lines(found: Sequence[Finding], fixes: Fixes) -> str:
     return "".join(json.dumps({f: getattr(one, f) for f in (*FIELDS, "cell")}) + "\n" for one in found)
 
 
-def _github(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_github(found: Sequence[Finding], fixes: Fixes) -> str:
     return "".join(map(annotation_of, found))
 
 
-def _grouped(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_grouped(found: Sequence[Finding], fixes: Fixes) -> str:
     out = ""
     for path, here in groupby(found, key=lambda f: f.path):
         out += f"{visible(path)}:\n"
-        out += "".join("  " + _text(f).removeprefix(visible(path) + ":") for f in here) + "\n"
+        out += "".join("  " + _format_text(f).removeprefix(visible(path) + ":") for f in here) + "\n"
     return out
 
 
-def _text(finding: Finding) -> str:
+def _format_text(finding: Finding) -> str:
     return "".join(text for text, _ in line_of(finding))
 
 
-def _pylint(found: Sequence[Finding], fixes: Fixes) -> str:
-    return "".join(f"{visible(f.path)}:{f.line}: [{f.code}] {said_of(f)}\n" for f in found)
+def _format_pylint(found: Sequence[Finding], fixes: Fixes) -> str:
+    return "".join(f"{visible(f.path)}:{f.line}: [{f.code}] {message_of(f)}\n" for f in found)
 
 
-def _azure(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_azure(found: Sequence[Finding], fixes: Fixes) -> str:
     head = "##vso[task.logissue type=warning;sourcepath={};linenumber={};columnnumber={};code={};]{}\n"
-    return "".join(head.format(visible(f.path), f.line, f.column, f.code, harmless(said_of(f))) for f in found)
+    return "".join(head.format(visible(f.path), f.line, f.column, f.code, harmless(message_of(f))) for f in found)
 
 
-def _gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
     """A Code Quality report for GitLab."""
     seen: Counter[str] = Counter()
     issues = []
@@ -70,7 +70,7 @@ def _gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
         seen[about] += 1
         issues.append(
             {
-                "description": f"{f.code}: {said_of(f)}",
+                "description": f"{f.code}: {message_of(f)}",
                 "check_name": f.code,
                 "fingerprint": sha256(f"{about}\0{seen[about]}".encode("utf-8", "surrogatepass")).hexdigest(),
                 "severity": "minor" if f.status in ("safe", "unsafe") else "info",
@@ -80,11 +80,11 @@ def _gitlab(found: Sequence[Finding], fixes: Fixes) -> str:
     return json.dumps(issues, indent=2) + "\n"
 
 
-def _junit(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_junit(found: Sequence[Finding], fixes: Fixes) -> str:
     suites = []
     for path, group in groupby(found, key=lambda f: f.path):
         here = list(group)
-        cases = "".join(_case(f) for f in here)
+        cases = "".join(_junit_case(f) for f in here)
         suites.append(
             f'  <testsuite name={_attribute(visible(path))} tests="{len(here)}" failures="{len(here)}" errors="0">\n'
             f"{cases}  </testsuite>\n"
@@ -94,12 +94,12 @@ def _junit(found: Sequence[Finding], fixes: Fixes) -> str:
     return head + "".join(suites) + "</testsuites>\n"
 
 
-def _case(f: Finding) -> str:
-    said = escape(_for_xml(f"{f.place}:{f.column}: {said_of(f)}"), quote=False)
+def _junit_case(f: Finding) -> str:
+    said = escape(_for_xml(f"{f.place}:{f.column}: {message_of(f)}"), quote=False)
     return (
         f"    <testcase name={_attribute(_for_xml(f'{f.code} {f.symbol}'))} classname={_attribute(visible(f.path))} "
         f'line="{f.line}" column="{f.column}">\n'
-        f"      <failure message={_attribute(_for_xml(said_of(f)))}>{said}</failure>\n    </testcase>\n"
+        f"      <failure message={_attribute(_for_xml(message_of(f)))}>{said}</failure>\n    </testcase>\n"
     )
 
 
@@ -116,11 +116,11 @@ def _for_xml(text: str) -> str:
     return "".join(c if c in "\t\n" or 0x20 <= ord(c) < 0xD800 or 0xDFFF < ord(c) < 0xFFFE else "?" for c in text)
 
 
-def _rdjson(found: Sequence[Finding], fixes: Fixes) -> str:
+def _format_rdjson(found: Sequence[Finding], fixes: Fixes) -> str:
     """The format of reviewdog."""
     diagnostics = [
         {
-            "message": said_of(f),
+            "message": message_of(f),
             "code": {"value": f.code},
             "severity": "WARNING" if f.status in ("safe", "unsafe") else "INFO",
             "location": {
@@ -133,14 +133,22 @@ def _rdjson(found: Sequence[Finding], fixes: Fixes) -> str:
     return json.dumps({"source": {"name": "autofuse"}, "diagnostics": diagnostics}, indent=2) + "\n"
 
 
-def _sarif(found: Sequence[Finding], fixes: Fixes) -> str:
-    return json.dumps(sarif(found, fixes, said_of), indent=2) + "\n"
+def _format_sarif(found: Sequence[Finding], fixes: Fixes) -> str:
+    return json.dumps(sarif(found, fixes, message_of), indent=2) + "\n"
 
 
 FORMATS: dict[str, Callable[[Sequence[Finding], Fixes], str]] = {
-    "azure": _azure, "github": _github, "gitlab": _gitlab, "grouped": _grouped, "json": _json,
-    "json-lines": _json_lines, "junit": _junit, "pylint": _pylint, "rdjson": _rdjson, "sarif": _sarif,
-}  # fmt: skip
+    "azure": _format_azure,
+    "github": _format_github,
+    "gitlab": _format_gitlab,
+    "grouped": _format_grouped,
+    "json": _format_json,
+    "json-lines": _format_json_lines,
+    "junit": _format_junit,
+    "pylint": _format_pylint,
+    "rdjson": _format_rdjson,
+    "sarif": _format_sarif,
+}
 NAMES = (*TEXT, *FORMATS)
 
 
@@ -161,5 +169,5 @@ def statistics_text(found: Sequence[Finding]) -> str:
 
 
 def statistics_json(found: Sequence[Finding]) -> str:
-    """The same as a list of objects."""
+    """The counts of each rule and status, as a JSON list of objects."""
     return json.dumps([{"code": c, "status": s, "count": n} for c, s, n in statistics(found)], indent=2) + "\n"

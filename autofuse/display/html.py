@@ -61,13 +61,18 @@ class LeadingSentence:
 
 
 class Chart(Protocol):
-    """A drawing. It may have a `legend`, the meaning of the classes of its marks, and `zooms`: if true, the script adds
-    buttons that enlarge it along its axis."""
+    """A drawing.
+
+    It may have a `legend`, the meaning of the classes of its marks. It may have `zooms`: if true, the script adds
+    buttons that enlarge it along its axis.
+    """
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """The heading of the drawing."""
 
-    def svg(self) -> str: ...
+    def svg(self) -> str:
+        """The drawing as `<svg>` elements."""
 
 
 @runtime_checkable
@@ -75,9 +80,11 @@ class Fragment(Protocol):
     """A drawing in HTML, which escapes its own text. It may have a `legend`."""
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """The heading of the drawing."""
 
-    def markup(self) -> Markup: ...
+    def markup(self) -> Markup:
+        """The drawing as HTML whose text is escaped."""
 
 
 @dataclass(frozen=True)
@@ -125,22 +132,22 @@ def drawn_part(part: Part) -> Markup:
     if isinstance(part, Table):
         return _table(part)
     if isinstance(part, CodeBlock):
-        return Markup("<pre><code>{}</code></pre>").format(_lines(part))
+        return Markup("<pre><code>{}</code></pre>").format(_code_lines_html(part))
     if isinstance(part, Details):
         inner = Markup().join(map(drawn_part, part.parts))
         return Markup("<details><summary>{}</summary>{}</details>").format(part.summary, inner)
     if isinstance(part, Fragment):
-        return _figure(part.markup(), part)
+        return _figure_html(part.markup(), part)
     zooms = Markup(" data-zooms") if getattr(part, "zooms", False) else Markup()
-    return _figure(Markup('<div class="scrolls"{}>{}</div>').format(zooms, Markup(part.svg())), part)
+    return _figure_html(Markup('<div class="scrolls"{}>{}</div>').format(zooms, Markup(part.svg())), part)
 
 
-def _figure(drawn: Markup, part: Chart | Fragment) -> Markup:
-    inner = Markup("{}<figcaption>{}</figcaption>{}").format(drawn, part.title, _legend(part))
+def _figure_html(drawn: Markup, part: Chart | Fragment) -> Markup:
+    inner = Markup("{}<figcaption>{}</figcaption>{}").format(drawn, part.title, _legend_html(part))
     return Markup("<figure>{}</figure>").format(inner)
 
 
-def _legend(chart: Chart | Fragment) -> Markup:
+def _legend_html(chart: Chart | Fragment) -> Markup:
     entries: Mapping[str, str] = getattr(chart, "legend", {})
     item = Markup('<li><svg class="swatch" aria-hidden="true"><rect class="fill {}"/></svg>{}</li>')
     drawn = Markup().join(item.format(kind, name) for kind, name in entries.items())
@@ -153,7 +160,7 @@ def _table(table: Table) -> Markup:
     title = Markup("<caption>{}</caption>").format(table.title) if table.title else Markup()
     headings = zip(kinds, table.columns, strict=True)
     head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
-    rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
+    rows = Markup().join(Markup("<tr>{}</tr>").format(_cells_html(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
     inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
         _for_the_script(table), title, head, rows
@@ -171,7 +178,7 @@ def _for_the_script(table: Table) -> Markup:
     return Markup(" data-sorts data-filters" if len(table.rows) >= _FEWEST_FILTERED else " data-sorts")
 
 
-def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
+def _cells_html(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
     # The first column names the row: a screen reader reads it with each number.
     first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
     rest = (
@@ -187,7 +194,7 @@ def _value(text: str) -> Markup:
     return Markup() if value is None else Markup(' data-value="{}"').format(f"{value:.6g}")
 
 
-def _lines(code: CodeBlock) -> Markup:
+def _code_lines_html(code: CodeBlock) -> Markup:
     if not code.is_diff:
         return escape(code.text)
     return Markup("\n").join(_diff_line(line) for line in code.text.splitlines())

@@ -15,7 +15,7 @@ from autofuse.display.layer_tables import layer_name
 from autofuse.results import units
 from autofuse.results.profile_parts import Layer
 
-_NARROWEST = 1 / 400  # of the widest bar; a narrower bar is too small for a pointer, and only the table shows it
+_NARROWEST = 1 / 400  # fraction of the widest bar: a narrower bar cannot be clicked, and only the table shows it
 _SHADES = 6
 
 

@@ -36,11 +36,11 @@ def layers_table(profile: Profile, most: int | None = None) -> Table:
     rows = [_fold_row(fold) for fold in shown]
     if len(shown) < len(folds):
         rows.append(_rest_row(folds[len(shown) :]))
-    return _without_rules(Table("", _LAYER_COLUMNS, tuple(rows)), profile)
+    return _drop_empty_columns(Table("", _LAYER_COLUMNS, tuple(rows)), profile)
 
 
 def short_layers_table(profile: Profile, most: int) -> Table:
-    """The same with fewer columns: numbers without units, and the rules on a second line."""
+    """The table of layers with fewer columns: numbers have no units, and the rules are on a second line."""
     folds = fold_layers(profile.layers)
     rows = [_short_row(fold) for fold in folds[:most]]
     if len(folds) > most:
@@ -61,16 +61,16 @@ def both_layers_table(before: Profile, after: Profile, most: int | None = None) 
     order = sorted(names, key=lambda name: -longest[name])[:most]
     rules = {fold.name: rule_cell(fold.places) for fold in fold_layers(most_informative((before, after)).layers)}
     rows = tuple(_both_row(name, sides, rules.get(name, Cell(""))) for name in order)
-    return _without_rules(Table("", _BOTH_COLUMNS, rows), before, after)
+    return _drop_empty_columns(Table("", _BOTH_COLUMNS, rows), before, after)
 
 
 def every_layer_table(profile: Profile) -> Table:
     """One row for each layer in the model's order, with its whole and its own time, and its places in full."""
-    return _without_rules(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))), profile)
+    return _drop_empty_columns(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))), profile)
 
 
-def _without_rules(table: Table, *profiles: Profile) -> Table:
-    """Without empty columns, and without the column of rules if no rules were tried."""
+def _drop_empty_columns(table: Table, *profiles: Profile) -> Table:
+    """The table without empty columns, and without the column of rules if no rules were tried."""
     looked = any(layer.places for profile in profiles for layer in profile.layers)
     return without_empty_columns(table if looked else without_columns(table, ("rule",)))
 
@@ -84,7 +84,7 @@ def places_table(profile: Profile, most: int | None = None) -> Table:
 
 
 def short_places_table(profile: Profile, most: int) -> Table:
-    """The same with one line for each place."""
+    """The table of places with one line for each place."""
     places = all_places(profile)
     rows = tuple(_short_place_row(place) for place in places[:most])
     rest = len(places) - len(rows)
@@ -156,7 +156,7 @@ def layer_name(fqn: str) -> str:
     return {"": "(the model itself)", OUTSIDE: "(outside of modules)", OPTIMIZER: "(optimizer)"}.get(fqn, fqn)
 
 
-def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:
+def name_with_count(fold: RepeatedLayers | RepeatedPlaces) -> str:
     """The name of repeated layers with their number: "h.*.attn ×12"."""
     return layer_name(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
 
@@ -180,7 +180,7 @@ def _numbers(forward: Work, backward: Work, part: RepeatedLayers | Layer, share:
 
 def _fold_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     numbers = _numbers(fold.forward, fold.backward, fold, fold.share)
-    return (Cell(titled(fold)), rule_cell(fold.places), *numbers)
+    return (Cell(name_with_count(fold)), rule_cell(fold.places), *numbers)
 
 
 def _rest_row(folds: Sequence[RepeatedLayers]) -> tuple[Cell, ...]:
@@ -196,7 +196,7 @@ def _combine_folds(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
 
 def _short_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
-    name = Cell(without_beginning(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
+    name = Cell(without_beginning(name_with_count(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
     return (name, *_short_numbers(fold))
 
 
@@ -220,7 +220,7 @@ def _both_row(name: str, sides: Sequence[Mapping[str, RepeatedLayers]], rule: Ce
     there = [fold for fold in folds if fold is not None]
     times = [Cell(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN) for fold in folds]
     whole = [Cell(units.duration(fold.seconds) if fold else units.NOT_KNOWN, "quiet") for fold in folds]
-    return (Cell(titled(there[0])), *times, *whole, rule)
+    return (Cell(name_with_count(there[0])), *times, *whole, rule)
 
 
 def _layer_row(layer: Layer) -> tuple[Cell, ...]:
@@ -255,7 +255,7 @@ def rules_in_words(places: Sequence[RepeatedPlaces]) -> list[str]:
 
 
 def place_in_words(place: RepeatedPlaces, reason: bool = False) -> str:
-    """ "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; with the reason if `reason`."""
+    """A place as text: "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; then perhaps the reason."""
     words = f"{place.rule} {place.status}"
     if place.status == "applies":
         words = f"{place.rule} in {place.part_of.partition(' ')[0]}" if place.part_of else words
@@ -299,7 +299,7 @@ def _place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
     saved += [_saving_text(place.saved_flops, _flop)] if place.saved_flops else []
     described = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
     return (
-        Cell(place.rule), Cell(titled(place)), Cell(place.status, STATUS_TONES[place.status]),
+        Cell(place.rule), Cell(name_with_count(place)), Cell(place.status, STATUS_TONES[place.status]),
         Cell(units.duration(place.seconds) if place.seconds is not None else ""), Cell(saving),
         Cell(units.gain(place.predicted_gain) if place.predicted_gain is not None else ""), Cell(", ".join(saved)),
         Cell(described),

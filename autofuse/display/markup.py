@@ -20,23 +20,23 @@ _CELL = "padding:.25em .8em;vertical-align:top;border-bottom:1px solid rgba(128,
 def table(content: Table) -> str:
     """The table as one `<div>`: title, `<table>`, caption. Wide tables scroll inside it."""
     head = "".join(f'<th scope="col" style="{_style(column)}">{escape(column.name)}</th>' for column in content.columns)
-    body = "".join(_row(content.columns, row) for row in content.rows)
-    title = _line(content.title, "font-weight:600")
+    body = "".join(_row_html(content.columns, row) for row in content.rows)
+    title = _line_html(content.title, "font-weight:600")
     rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    caption = _line(content.caption, f"color:{TONES['quiet']}")
+    caption = _line_html(content.caption, f"color:{TONES['quiet']}")
     inner = f'{title}<table style="border-collapse:collapse;font-size:.9em">{rows}</table>{caption}'
     return f'<div style="overflow-x:auto">{inner}</div>'
 
 
-def _row(columns: tuple[Column, ...], row: tuple[Cell, ...]) -> str:
-    return f"<tr>{''.join(_cell(column, cell) for column, cell in zip(columns, row, strict=True))}</tr>"
+def _row_html(columns: tuple[Column, ...], row: tuple[Cell, ...]) -> str:
+    return f"<tr>{''.join(_cell_html(column, cell) for column, cell in zip(columns, row, strict=True))}</tr>"
 
 
-def _cell(column: Column, cell: Cell) -> str:
+def _cell_html(column: Column, cell: Cell) -> str:
     return f'<td style="{_style(column)};color:{TONES[cell.tone]}">{escape(cell.text)}</td>'
 
 
-def _line(text: str, style: str) -> str:
+def _line_html(text: str, style: str) -> str:
     return f'<div style="{style}">{escape(text)}</div>' if text else ""
 
 

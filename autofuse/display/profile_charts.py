@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autofuse.display.bars import BarChart, BarRow, Segment
 from autofuse.display.charts import LineChart, StripChart
 from autofuse.display.folding import RepeatedLayers, RepeatedPlaces, fold_layers
-from autofuse.display.layer_tables import most_informative, rule_cell, rules_in_words, titled
+from autofuse.display.layer_tables import most_informative, name_with_count, rule_cell, rules_in_words
 from autofuse.display.profile_tables import (
     BESIDE,
     MEMORY_PARTS,
@@ -149,7 +149,7 @@ def roofline_chart(sides: Sides) -> RooflineChart | None:
     if not dots:
         return None
     names = {"good": "fused", "warn": "a rule applies", "bad": "rolled back", "part-7": "no rule applies"}
-    looked = any(profile.places for profile in profiles)  # otherwise it is not known where a rule applies
+    looked = any(profile.places for profile in profiles)  # without places, it is unknown where a rule applies
     legend = {kind: name for kind, name in names.items() if looked and any(dot.kind == kind for dot in dots)}
     legend |= {"lost": "before"} if earlier else {}
     described = (
@@ -243,7 +243,7 @@ def _layer_row(
     bars = tuple(_phases(fold, longest) if fold else () for fold in folds)
     value = " → ".join(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN for fold in folds)
     rules = "; ".join(rules_in_words(places))
-    title = titled(there[0])
+    title = name_with_count(there[0])
     return BarRow(title, value, bars, rules, rule_cell(places).tone, title)
 
 
@@ -263,7 +263,7 @@ def _dot(fold: RepeatedLayers, kind: str = "", prefix: str = "") -> list[Dot]:
     statuses = {place.status for place in fold.places}
     fitting = (("fused", "good"), ("rolled-back", "bad"), ("applies", "warn"))
     own = next((k for status, k in fitting if status in statuses), "part-7")
-    name = titled(fold)
+    name = name_with_count(fold)
     described = f"{prefix}{name}: {units.digits(work.intensity)} FLOPs per byte, {units.amount(rate, 'FLOP/s')}, "
     title = described + units.duration(work.seconds)
     return [Dot("" if prefix else name, work.intensity, rate, work.seconds, kind or own, title)]

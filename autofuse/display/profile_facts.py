@@ -30,12 +30,12 @@ def facts_of(profile: Profile) -> Iterator[tuple[str, Text]]:
     """Labels with their facts: step, time, memory, operators, ranks, regime, power. Unknown facts come last."""
     yield "step", step_of(profile)
     yield from _time_facts(profile)
-    categories = _categories(profile)
+    categories = _categories_facts(profile)
     if categories:
         yield "operators", categories
     if len(profile.ranks) > 1:
-        yield "ranks", _ranks(profile)
-    facts = (_memory(profile), _regime(profile), _power(profile))
+        yield "ranks", _ranks_facts(profile)
+    facts = (_memory_facts(profile), _regime_facts(profile), _power_facts(profile))
     yield from ((name, _join_facts(described)) for name, described, _ in facts if described)
     yield from _unknown_facts(facts)
 
@@ -52,10 +52,10 @@ def _unknown_facts(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
 
 def step_of(profile: Profile) -> Text:
     """The step time with its interval, and the throughput."""
-    return _join_facts(_step(profile))
+    return _join_facts(_step_facts(profile))
 
 
-def _step(profile: Profile) -> list[str]:
+def _step_facts(profile: Profile) -> list[str]:
     timing = profile.timing
     if not timing.seconds:
         return ["n/a, because no step was timed"]
@@ -89,7 +89,7 @@ def _shares(shares: Sequence[Share]) -> Text:
     return _join_facts(known, reasons)
 
 
-def _memory(profile: Profile) -> _Fact:
+def _memory_facts(profile: Profile) -> _Fact:
     memory = profile.memory
     if memory.peak_bytes is None:
         return "memory", [], memory.reason
@@ -99,7 +99,7 @@ def _memory(profile: Profile) -> _Fact:
     return "memory", described, ""
 
 
-def _categories(profile: Profile) -> Text:
+def _categories_facts(profile: Profile) -> Text:
     total = sum(category.seconds for category in profile.categories.values())
     if not total:
         return Text("")
@@ -107,7 +107,7 @@ def _categories(profile: Profile) -> Text:
     return _join_facts([f"{name} {units.percent(category.seconds / total)}" for name, category in longest])
 
 
-def _ranks(profile: Profile) -> Text:
+def _ranks_facts(profile: Profile) -> Text:
     seconds = [rank.seconds for rank in profile.ranks]
     slowest = max(profile.ranks, key=lambda rank: rank.seconds)
     spread = (max(seconds) - min(seconds)) / max(seconds) if max(seconds) else 0.0
@@ -119,7 +119,7 @@ def _ranks(profile: Profile) -> Text:
     ])  # fmt: skip
 
 
-def _regime(profile: Profile) -> _Fact:
+def _regime_facts(profile: Profile) -> _Fact:
     probe = profile.probe
     if probe.ratio is None:
         return "regime", [], probe.reason
@@ -127,7 +127,7 @@ def _regime(profile: Profile) -> _Fact:
     return "regime", [f"{probe.verdict}: twice the batch takes {probe.ratio:.2f}x the time{within}"], ""
 
 
-def _power(profile: Profile) -> _Fact:
+def _power_facts(profile: Profile) -> _Fact:
     power = profile.power
     if power.watts is None:
         return "power", [], power.reason
@@ -152,7 +152,9 @@ def facts_of_both(sides: Sides) -> Iterator[tuple[str, Text]]:
         sizes = {part: " → ".join(units.size(getattr(m, part)) for m in memories) for part in parts}
         yield "memory", _join_facts([f"{part.removesuffix('_bytes')} {both}" for part, both in sizes.items()])
     else:
-        yield from _unknown_facts(_memory(profile) for profile in sides.values() if profile.memory.peak_bytes is None)
+        yield from _unknown_facts(
+            _memory_facts(profile) for profile in sides.values() if profile.memory.peak_bytes is None
+        )
 
 
 def _join_facts(known: Sequence[str], quiet: Sequence[str] = ()) -> Text:

@@ -61,10 +61,10 @@ def html_of_both(before: Profile, after: Profile, comparison: Comparison | None 
     sides = {"before": before, "after": after}
     leading = [*verdict(comparison), *figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
-    return page(f"Before and after: {before.name}", _summary(after), sections, leading, _gain(comparison))
+    return page(f"Before and after: {before.name}", _summary(after), sections, leading, _gain_figure(comparison))
 
 
-def _gain(comparison: Comparison | None) -> LeadingSentence | None:
+def _gain_figure(comparison: Comparison | None) -> LeadingSentence | None:
     if comparison is None:
         return None
     gain = f"{units.gain(comparison.ratio)} ({comparison.interval.low:.2f} to {comparison.interval.high:.2f})"
@@ -99,20 +99,22 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
     profiles = list(sides.values())
     after = profiles[-1]
     made = [
-        _section("Where the step goes", _step(sides)),
-        _section("The processes of the job", _ranks(after)),
-        _section("Collectives", [collectives_table(after)] if after.collectives else []),
-        _section("The time of each layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")),
-        _section("Where fusing helps", _places(most_informative(profiles))),
-        _section("One step as it ran", _timeline(sides)),
-        _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
-        _section("How near each layer is to the machine's limits", _roofline(sides), _ROOFLINE_NOTE),
-        _section("Kinds of operators", _categories(sides)),
-        _section("Memory", _memory(sides)),
-        _section("Step times", _times(sides, comparison)),
-        _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),
-        _section("What was changed", [CodeBlock(diff, is_diff=True)] if diff else []),
-        _section("How these numbers were measured", _origins(sides)),
+        _section_if_filled("Where the step goes", _step_section(sides)),
+        _section_if_filled("The processes of the job", _ranks_section(after)),
+        _section_if_filled("Collectives", [collectives_table(after)] if after.collectives else []),
+        _section_if_filled(
+            "The time of each layer", _layers_section(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
+        ),
+        _section_if_filled("Where fusing helps", _places_section(most_informative(profiles))),
+        _section_if_filled("One step as it ran", _timeline_section(sides)),
+        _section_if_filled("How much of the machine it uses", _ladder_section(sides), _LADDER_NOTE),
+        _section_if_filled("How near each layer is to the machine's limits", _roofline_section(sides), _ROOFLINE_NOTE),
+        _section_if_filled("Kinds of operators", _categories_section(sides)),
+        _section_if_filled("Memory", _memory_section(sides)),
+        _section_if_filled("Step times", _times_section(sides, comparison)),
+        _section_if_filled("The loss", [chart for chart in (losses_chart(sides),) if chart]),
+        _section_if_filled("What was changed", [CodeBlock(diff, is_diff=True)] if diff else []),
+        _section_if_filled("How these numbers were measured", _origins_section(sides)),
     ]
     return [section for section in made if section]
 
@@ -131,11 +133,11 @@ _ROOFLINE_NOTE = (
 )
 
 
-def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
+def _section_if_filled(heading: str, parts: list[Part], note: str = "") -> Section | None:
     return Section(heading, tuple(parts), note) if parts else None
 
 
-def _ladder(sides: Sides) -> list[Part]:
+def _ladder_section(sides: Sides) -> list[Part]:
     unknown = [next(iter(r.values())).kind.title for r in levels_of(sides) if all(x.value is None for x in r.values())]
     return [
         ladder_chart(sides),
@@ -149,7 +151,7 @@ def _ladder(sides: Sides) -> list[Part]:
     ]
 
 
-def _step(sides: Sides) -> list[Part]:
+def _step_section(sides: Sides) -> list[Part]:
     if not any(profile.shares for profile in sides.values()):
         return []
     chart = shares_chart(sides)
@@ -167,7 +169,7 @@ def _probe(side: str, profile: Profile) -> str:
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
 
 
-def _layers(sides: Sides) -> list[Part]:
+def _layers_section(sides: Sides) -> list[Part]:
     after = list(sides.values())[-1]
     if not after.layers:
         return []
@@ -201,23 +203,23 @@ def _attribution(profile: Profile) -> list[Part]:
     return [" ".join((sentence, *described.notes))]
 
 
-def _places(profile: Profile) -> list[Part]:
+def _places_section(profile: Profile) -> list[Part]:
     places = all_places(profile)
     table = places_table(profile)
     telling = [i for i, place in enumerate(places) if place.status != "declined"]
     declined = [i for i, place in enumerate(places) if place.status == "declined"]
-    parts: list[Part] = [_rows(table, telling)] if telling else []
+    parts: list[Part] = [_keep_rows(table, telling)] if telling else []
     if declined:
         named = f"Places where a rule almost applies, and why it does not ({len(declined)})"
-        parts.append(Details(named, (_rows(table, declined),)))
+        parts.append(Details(named, (_keep_rows(table, declined),)))
     return parts
 
 
-def _rows(table: Table, kept: list[int]) -> Table:
+def _keep_rows(table: Table, kept: list[int]) -> Table:
     return Table(table.title, table.columns, tuple(table.rows[i] for i in kept), table.caption)
 
 
-def _roofline(sides: Sides) -> list[Part]:
+def _roofline_section(sides: Sides) -> list[Part]:
     chart = roofline_chart(sides)
     if chart is None:
         return []
@@ -232,38 +234,38 @@ def _roofline(sides: Sides) -> list[Part]:
     return [chart, " ".join(filter(None, known))]
 
 
-def _categories(sides: Sides) -> list[Part]:
+def _categories_section(sides: Sides) -> list[Part]:
     chart = categories_chart(sides)
     return [chart, categories_table(sides)] if chart else []
 
 
-def _memory(sides: Sides) -> list[Part]:
+def _memory_section(sides: Sides) -> list[Part]:
     chart = memory_chart(sides)
     reasons = dict.fromkeys(p.memory.reason for p in sides.values() if p.memory.peak_bytes is None and p.memory.reason)
     return [chart, memory_table(sides)] if chart else [f"{units.because(reason)}." for reason in reasons]
 
 
-def _ranks(profile: Profile) -> list[Part]:
+def _ranks_section(profile: Profile) -> list[Part]:
     if len(profile.ranks) < 2:
         return []
     found = heat_map(profile.rank_steps)
     return [*([found] if found else []), ranks_table(profile)]
 
 
-def _timeline(sides: Sides) -> list[Part]:
+def _timeline_section(sides: Sides) -> list[Part]:
     charts = [chart for chart in map(timeline_chart, sides.values()) if chart]
     if len(sides) > 1:
         return [part for side, chart in zip(sides, charts, strict=False) for part in (f"{side}:", chart)]
     return list(charts)
 
 
-def _times(sides: Sides, comparison: Comparison | None) -> list[Part]:
+def _times_section(sides: Sides, comparison: Comparison | None) -> list[Part]:
     chart = steps_chart(sides)
     parts: list[Part] = [chart] if chart else []
     return parts + ([comparison.table()] if comparison else [])
 
 
-def _origins(sides: Sides) -> list[Part]:
+def _origins_section(sides: Sides) -> list[Part]:
     notes = dict.fromkeys(note for profile in sides.values() for note in profile.notes)
     files = dict.fromkeys(profile.trace_file for profile in sides.values() if profile.trace_file)
     traces = [f"The trace is {name}; Perfetto and chrome://tracing open it." for name in files]

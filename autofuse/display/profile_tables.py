@@ -42,7 +42,7 @@ def levels_of(sides: Sides) -> list[dict[str, Level]]:
 
 
 def loss_in_words(levels: Mapping[str, Level]) -> str:
-    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" if the level has no loss."""
+    """A loss as text: "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" if the level has no loss."""
     losses = [level for level in levels.values() if level.loss is not None]
     if not losses:
         return ""
@@ -52,7 +52,7 @@ def loss_in_words(levels: Mapping[str, Level]) -> str:
 
 
 def value_of(level: Level) -> str:
-    """ "45 %", "≤ 45 %" for an upper bound, "n/a"."""
+    """A level as text: "45 %", "≤ 45 %" for an upper bound, "n/a"."""
     return f"{'≤ ' if level.at_most and level.value is not None else ''}{units.percent(level.value)}"
 
 
@@ -62,7 +62,7 @@ def missing(level: Level) -> str:
 
 
 def missing_in_words(reason: str, get: str) -> str:
-    """The same for a reason and an instruction. If the reason contains the instruction, it is left out."""
+    """The reason why a value is missing, then the instruction to get it, unless the reason contains it."""
     why = units.because(reason)
     return why if not get or get in reason else f"{why}; to get it, {get}"
 
@@ -170,7 +170,7 @@ def collectives_table(profile: Profile) -> Table:
 
 
 def _wait(end: Callable[[Sequence[float]], float], waiting: Sequence[float], ranks: Sequence[Rank]) -> str:
-    """ "12.3 ms, rank 2"; without the rank if all wait equally long, or if only some ranks take part."""
+    """A wait as text: "12.3 ms, rank 2". The rank is left out if all wait equally long, or if only some take part."""
     if not waiting:
         return ""
     seconds = end(waiting)

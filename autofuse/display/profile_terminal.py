@@ -69,12 +69,12 @@ def summary(profile: Profile) -> RenderableType:
     return Group(
         Text(title_of(profile), "bold"),
         *_diagnosis(profile),
-        _facts(facts_of(profile)),
-        *_layers(profile),
+        _facts_grid(facts_of(profile)),
+        *_layers_part(profile),
         *_with_heading("where fusing would help", *places(profile)),
         *_with_heading("how much of the machine it uses", ladder(sides)),
-        *_ranks(profile),
-        *_notes(profile),
+        *_ranks_part(profile),
+        *_notes_part(profile),
     )
 
 
@@ -87,11 +87,11 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
     return Group(
         Text(f"{title_of(before)}, before and after", "bold"),
         *verdict,
-        _facts([*why, *steps, *facts_of_both(sides)]),
+        _facts_grid([*why, *steps, *facts_of_both(sides)]),
         *_with_heading("how much of the machine it uses", ladder(sides)),
         *_layers_of_both(before, after),
         *_with_heading("predicted and measured savings of fusing", *places(most_informative((before, after)))),
-        *_notes(after),
+        *_notes_part(after),
     )
 
 
@@ -122,7 +122,7 @@ def ladder(sides: Sides) -> RenderableType:
             first = next(iter(row.values()))
             get = _ON_GPU if first.reason == ON_CPU else first.kind.get
             unknown[first.reason, get].append(first.kind.title)
-    lines = [_missing(names, reason, get) for (reason, get), names in unknown.items()]
+    lines = [_missing_levels_line(names, reason, get) for (reason, get), names in unknown.items()]
     if known and len(lines) > _MOST_REASONS:
         names = ", ".join(name for some in unknown.values() for name in some)
         lines = [Text(f"Not available: {names}. The page and the JSON say why, and how to get them.", _QUIET)]
@@ -145,15 +145,15 @@ def _bar(level: Level, width: int) -> Text:
     return Text.assemble(("█" * full, "blue"), ("░" * (width - full), _QUIET))
 
 
-def _missing(names: list[str], reason: str, get: str) -> Text:
+def _missing_levels_line(names: list[str], reason: str, get: str) -> Text:
     return Text(f"{', '.join(names)}: {missing_in_words(reason, get)}", _QUIET)
 
 
-def _layers(profile: Profile) -> list[RenderableType]:
+def _layers_part(profile: Profile) -> list[RenderableType]:
     if not profile.layers:
         return []
     table = _Fitted(short_layers_table(profile, _LAYERS), (("ops",), ("MiB",), ("FLOP/B",), ("GFLOP",), ("roof",)))
-    return _with_heading("layers by own time", table, _attribution(profile))
+    return _with_heading("layers by own time", table, _attribution_line(profile))
 
 
 def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
@@ -163,7 +163,7 @@ def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
     return _with_heading("layers by own time", table)
 
 
-def _attribution(profile: Profile) -> Text:
+def _attribution_line(profile: Profile) -> Text:
     described = profile.attribution
     shares = f"{units.percent(described.forward)} of the forward, {units.percent(described.backward)} of the backward"
     parts = [f"attributed to modules: {shares}"]
@@ -173,12 +173,13 @@ def _attribution(profile: Profile) -> Text:
 
 
 def places(profile: Profile) -> list[RenderableType]:
+    """The table of places; nothing if no rule was tried."""
     if not all_places(profile):
         return []
     return [_Fitted(short_places_table(profile, _PLACES), (("takes",),))]
 
 
-def _ranks(profile: Profile) -> list[RenderableType]:
+def _ranks_part(profile: Profile) -> list[RenderableType]:
     found = heat_map(profile.rank_steps)
     return _with_heading("ranks and steps", found.text()) if found else []
 
@@ -187,7 +188,7 @@ def _with_heading(heading: str, *parts: RenderableType) -> list[RenderableType]:
     return [Text(), Text(heading, "bold"), *parts] if parts else []
 
 
-def _notes(profile: Profile) -> list[RenderableType]:
+def _notes_part(profile: Profile) -> list[RenderableType]:
     if not profile.notes:
         return []
     return _with_heading("notes", *(Padding(Text(note), (0, 0, 0, 2)) for note in profile.notes))
@@ -198,7 +199,7 @@ def _diagnosis(profile: Profile) -> list[RenderableType]:
     return [Text(), diagnosis.for_terminal(profile.diagnosis), Text()] if profile.diagnosis else []
 
 
-def _facts(rows: Iterable[tuple[str, Text]]) -> Grid:
+def _facts_grid(rows: Iterable[tuple[str, Text]]) -> Grid:
     grid = Grid.grid(padding=(0, 2))
     for label, content in rows:
         grid.add_row(Text(label, _QUIET), content)

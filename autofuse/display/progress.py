@@ -22,7 +22,8 @@ _T = TypeVar("_T")
 class ShowProgress(Protocol):
     """Names a stage of the work and iterates over its parts."""
 
-    def __call__(self, stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]: ...
+    def __call__(self, stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
+        """Yield the `total` parts of a stage, and show how many are done."""
 
 
 def quietly(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
@@ -61,7 +62,9 @@ def progress_bar(title: str, console: Console | None = None) -> Iterator[ShowPro
 
 
 _AFTER = 1.0  # seconds after which a line shows what is running
-_bars: list[Callable[[str], None]] = []  # functions that show a text next to a bar; the innermost bar is the last
+_bars: list[
+    Callable[[str], None]
+] = []  # one function for each open bar: it shows a text next to the bar. The innermost bar is the last.
 
 
 @contextmanager
@@ -74,7 +77,7 @@ def busy_with(what: str, console: Console | None = None, after: float = _AFTER) 
         yield
         return
     said = threading.Event()
-    timer = threading.Timer(after, _say, (what, console, said))
+    timer = threading.Timer(after, _show_after_delay, (what, console, said))
     timer.daemon = True
     timer.start()
     try:
@@ -85,7 +88,7 @@ def busy_with(what: str, console: Console | None = None, after: float = _AFTER) 
             _bars[-1]("")
 
 
-def _say(what: str, console: Console | None, said: threading.Event) -> None:
+def _show_after_delay(what: str, console: Console | None, said: threading.Event) -> None:
     said.set()
     if console is None and _bars:
         _bars[-1](what)

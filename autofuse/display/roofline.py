@@ -46,7 +46,11 @@ class RooflineChart:
     legend: Mapping[str, str] = field(default_factory=dict)
 
     def svg(self) -> str:
-        """Two `<svg>` elements, one for wide pages and one for narrow pages. Raises ValueError if there are no dots."""
+        """Two `<svg>` elements, one for wide pages and one for narrow pages.
+
+        Raises:
+            ValueError: There are no dots.
+        """
         if not self.dots:
             raise ValueError(f"Chart {self.title!r} has no layer with FLOPs, bytes and time to draw.")
         return "".join(_plot(self, size) for size in _SIZES)
@@ -110,7 +114,7 @@ class _Roof:
 
 def _plot(chart: RooflineChart, size: str) -> str:
     width, height = _SIZES[size]
-    x, y = _scales(chart, width, height)
+    x, y = _axis_scales(chart, width, height)
     frame = _Box(_LEFT, _TOP, width - _RIGHT, height - _BOTTOM)
     dots = sorted(chart.dots, key=lambda dot: -dot.seconds)
     roofs = _roofs(chart.roof, x, y)
@@ -128,7 +132,7 @@ def _plot(chart: RooflineChart, size: str) -> str:
     return f"{head}<title>{name}</title><desc>{described}</desc>{axes}{lines}{''.join(circles)}{labels}</svg>"
 
 
-def _scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _Decades]:
+def _axis_scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _Decades]:
     across = [math.log10(dot.intensity) for dot in chart.dots]
     up = [math.log10(dot.rate) for dot in chart.dots]
     if chart.roof.balance:
@@ -216,7 +220,7 @@ def _labels(
             (cx, cy + r + 13, "middle"),
         ]  # fmt: skip
         for px, py, anchor in places:
-            box = _box(px, py, name, anchor)
+            box = _label_box(px, py, name, anchor)
             others = [*boxes, *circles[:i], *circles[i + 1 :]]
             if box.is_inside(frame) and not any(box.meets(other) for other in others):
                 boxes.append(box)
@@ -225,7 +229,7 @@ def _labels(
     return "".join(parts)
 
 
-def _box(x: float, y: float, text: str, anchor: str) -> _Box:
+def _label_box(x: float, y: float, text: str, anchor: str) -> _Box:
     width = _LETTER * len(text)
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
     return _Box(left - 2, y - 12, left + width + 2, y - 12 + _LINE + 2)

@@ -20,14 +20,14 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 
 
 def sarif(
-    found: Sequence[Finding], fixes: Mapping[Finding, tuple[LineChange, ...]], said_of: Callable[[Finding], str]
+    found: Sequence[Finding], fixes: Mapping[Finding, tuple[LineChange, ...]], message_of: Callable[[Finding], str]
 ) -> dict[str, Any]:
     """One log with one run."""
     codes = sorted({f.code for f in found})
     names = {f.code: f.rule for f in reversed(found)}
     rules = [{"id": code, "name": names[code], "shortDescription": {"text": names[code]}} for code in codes]
     driver: dict[str, Any] = {"name": "autofuse", "version": own_version(), "rules": rules}
-    results = [_result(f, codes.index(f.code), fixes.get(f, ()), said_of(f)) for f in found]
+    results = [_result(f, codes.index(f.code), fixes.get(f, ()), message_of(f)) for f in found]
     columns = "unicodeCodePoints"
     return {
         "$schema": _SCHEMA,

@@ -15,8 +15,10 @@ _TITLES = {
 
 
 def scaling_tables(scaling: Mapping[str, Any]) -> tuple[Table, ...]:
-    """For each mode, a row for each strategy and number of devices: bytes sent, step time and efficiency, in the worst
-    and in the best case."""
+    """One table for each mode, with a row for each strategy and number of devices.
+
+    A row has the bytes sent, and the step time and the efficiency in the worst and in the best case.
+    """
     names = ("a device sends", "step at worst", "at best", "efficiency at worst", "at best")
     columns = (Column("devices", "right"), Column("split"), *(Column(name, "right") for name in names))
     tables = []

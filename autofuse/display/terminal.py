@@ -27,8 +27,8 @@ _LENGTHS = (
     80,
     60,
     40,
-)  # to which texts are shortened, one after the other, until a table is short enough
-_WRAPPED = 24  # the narrowest column that wraps and can still be read
+)  # lengths in characters: texts are cut to one after the other until the table is short enough
+_WRAPPED = 24  # characters: a narrower column that wraps cannot be read
 
 
 def stdout() -> Console:
@@ -80,12 +80,12 @@ class Fitted:
     elsewhere: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        *shorter, shortest = self._from_long_to_short(options.max_width)
+        *shorter, shortest = self._shrink(options.max_width)
         fits = (t for t in shorter if len(console.render_lines(as_rich(t), options)) <= (self.most_lines or 0))
         yield as_rich(next(fits, shortest))
 
-    def _from_long_to_short(self, width: int) -> Iterator[Table]:
-        """The table, without the columns of `droppable` so that texts have more room, and with shorter texts."""
+    def _shrink(self, width: int) -> Iterator[Table]:
+        """Yield shorter forms of the table: without the columns of `droppable`, then with shorter and shorter texts."""
         table = fitted(self.table, width, self.droppable)
         yield table
         if self.most_lines is not None:

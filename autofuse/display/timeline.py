@@ -26,7 +26,11 @@ class TimelineChart:
     zooms: bool = True
 
     def svg(self) -> str:
-        """One `<svg>` element as wide as the page. Raises ValueError if no span takes time."""
+        """One `<svg>` element as wide as the page.
+
+        Raises:
+            ValueError: No span takes time.
+        """
         end = max((span.start + span.seconds for span in self.spans), default=0.0)
         if not end > 0:
             raise ValueError(f"Chart {self.title!r} has no span that takes time.")

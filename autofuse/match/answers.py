@@ -13,14 +13,14 @@ def answer_of(rule: type[Rule], function: Callable[..., object], subject: object
 
     Args:
         rule: the rule.
-        ask: its `where` or `at`.
-        asked: the captures or the call to pass.
+        function: its `where` or `at`.
+        subject: the captures or the call to pass.
 
     Returns:
-        The verdict; None if the rule has none.
+        The verdict; None if the function returns None.
 
     Raises:
-        RuleError: the function raises an error or returns something other than a verdict. It may be a user's code.
+        RuleError: the function raises an error, or does not return a verdict. A user may have written it.
     """
     name = f"{rule.__name__}.{getattr(function, '__name__', 'where')}"
     try:

@@ -25,12 +25,12 @@ def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[
     Returns:
         The sites to replace and the sites to report, in program order.
     """
-    # A negated result comes last: of a loss and its negative, the program keeps its own sign.
+    # A negated result comes last. If both a loss and its negative match, the program keeps the sign that it has.
     ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, s.results[-1].negated, -s.root.serial))
     can_replace = [isinstance(site.verdict, Holds) and usable(site) for site in ranked]
     others = [s for s, can in zip(ranked, can_replace, strict=True) if not can]
     replaced = _without_overlap([s for s, can in zip(ranked, can_replace, strict=True) if can])
-    replaced = [replace(site, covers=_covered_codes(site, ranked)) for site in replaced]
+    replaced = [replace(site, covers=_codes_inside(site, ranked)) for site in replaced]
     reported: dict[object, Site] = {}
     matched = {site.root for site in ranked if site.captures}
     for site in others:
@@ -44,7 +44,7 @@ def choose_sites(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[
 
 
 def _without_overlap(ranked: list[Site]) -> list[Site]:
-    """The sites in order, without those that overlap an earlier one or whose partners are not replaced, too."""
+    """The sites in order, without a site that overlaps an earlier one, or that has a partner which is not replaced."""
     used: set[Value] = set()
     chosen = []
     for site in ranked:
@@ -56,7 +56,7 @@ def _without_overlap(ranked: list[Site]) -> list[Site]:
     return _without_overlap([s for s in ranked if id(s) not in alone]) if alone else chosen
 
 
-def _covered_codes(site: Site, found: Iterable[Site]) -> tuple[str, ...]:
+def _codes_inside(site: Site, found: Iterable[Site]) -> tuple[str, ...]:
     """The codes of the other sites that lie inside `site` and disappear with it."""
     inner = (s for s in found if isinstance(s.verdict, Holds) and s.root in site.removed.values)
     return tuple(sorted({s.rule.rule.code for s in inner if not s.rule.rule.fallback} - {site.rule.rule.code}))

@@ -61,7 +61,7 @@ class _Captures:
         return self.view.rank(v) if (v := self._captured_value(name)) is not None else None
 
     def attribute(self, name: str) -> bool:
-        return (v := self._captured_value(name)) is not None and _from_self(v)
+        return (v := self._captured_value(name)) is not None and _depends_only_on_module(v)
 
     def written(self, name: str) -> bool:
         v = self._captured_value(name)
@@ -86,7 +86,11 @@ class _Captures:
         return self.mask.approximate if self.mask is not None else ""
 
     def _captured_value(self, name: str) -> Value | None:
-        """The value captured as `name`, if any. Raises RuleError if `before` has no such parameter."""
+        """The value captured as `name`; None if the code omits this optional parameter.
+
+        Raises:
+            RuleError: `before` has no such parameter.
+        """
         if name not in self.names:
             known = ", ".join(sorted(self.names))
             raise RuleError(f"asks about `{name}`, but `before` has only the parameters {known}.")
@@ -112,10 +116,10 @@ def _layer_inputs(v: Value) -> tuple[Value, ...] | None:
     """The inputs of a linear layer or of a call of a submodule; None for another value."""
     if v.op == "linear":
         return v.inputs[:1]
-    return v.inputs[1:] if v.op == CALL and v.inputs and _from_self(v.inputs[0]) else None
+    return v.inputs[1:] if v.op == CALL and v.inputs and _depends_only_on_module(v.inputs[0]) else None
 
 
-def _from_self(v: Value) -> bool:
+def _depends_only_on_module(v: Value) -> bool:
     """Whether `v` is computed only from attributes of the module and constants."""
     read = ancestors_by(v, _computed_from)
     return all(v.data == "self" if v.op == PARAMETER else v.op in (CONST, MODULE) or _computed_from(v) for v in read)
@@ -141,7 +145,9 @@ def sites(
 
 def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[Site]:
     """The sites of all rules, including overlapping ones."""
-    for v in graph.values:  # in program order: a chain of inputs is already answered, so that no recursion is deep
+    for (
+        v
+    ) in graph.values:  # In program order, the inputs of a value are matched before it. So the recursion is never deep.
         view.facts.number(v)
         view.facts.rank(v)
         canonical = view.of(v)
@@ -175,7 +181,7 @@ def _shared_sites(graph: Graph, view: View, collected: list[Site]) -> list[Site]
 
 
 def _joined_site(graph: Graph, view: View, site: Site, members: list[Site]) -> Site | None:
-    """`site` as if the other members were replaced; None if something else prevents it."""
+    """`site` under the assumption that the other members are replaced too; None if something else prevents it."""
     others = [m for m in members if m.root is not site.root]
     operands = frozenset(o for m in others for c in m.captures.values() for o in _operands(view, c))
     replaced = Replaced(frozenset(r.value for m in others for r in m.results), operands)
@@ -198,7 +204,11 @@ def _may_be_root(view: View, v: Value) -> bool:
 def _site_or_error(
     graph: Graph, view: View, rule: LoadedRule, root: Value, others: Replaced = _ALONE
 ) -> Site | None:  # fmt: skip
-    """The site at `root`, if there is one. An error of the rule gets the rule's code."""
+    """The site at `root`; None if there is none.
+
+    Raises:
+        RuleError: the rule's own code fails. The error gets the rule's code.
+    """
     try:
         return _site_at(graph, view, rule, root, others)
     except RuleError as error:
@@ -207,31 +217,31 @@ def _site_or_error(
 
 
 def _root_ops(canonical: Value) -> tuple[str, ...]:
-    """The last operations of possible matches at this value: its own, and the operation that it only rearranges.
+    """The operations with which a match may end at this value: its own, and the operation whose result it rearranges.
 
     Casts, permutations and a change of sign come after the operation.
     """
     plain = strip_casts(canonical)
     core = plain.inputs[0] if plain.op == PERMUTE else plain
-    negated = _negated(core)
+    negated = _operand_of_negation(core)
     return canonical.op, plain.op, core.op, negated.op if negated is not None else core.op
 
 
-def _negated(v: Value) -> Value | None:
+def _operand_of_negation(v: Value) -> Value | None:
     """x, if `v` is -x; otherwise None."""
     return v.inputs[0] if v.op == "mul" and len(v.inputs) == 2 and literal(v.inputs[1]) == -1 else None
 
 
 def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value, others: Replaced) -> Site | None:
     canonical = view.of(root)
-    restored = _restored_dtype(view, root) if canonical.op == CAST and not rule.rule.promotes else None
+    restored = _source_of_restored_dtype(view, root) if canonical.op == CAST and not rule.rule.promotes else None
     cast = canonical if canonical.op == CAST and restored is None and not rule.rule.promotes else None
     if restored is not None or cast is not None:
         canonical = strip_casts(canonical)
     core, order = (canonical.inputs[0], order_of(canonical)) if canonical.op == PERMUTE else (canonical, ())
     end = ReplacedValue(root, order)
     if core.op not in rule.pattern.root_ops:
-        positive = _negated(core)
+        positive = _operand_of_negation(core)
         if positive is None or positive.op not in rule.pattern.root_ops or len(rule.pattern.results) > 1:
             return None
         core, end = positive, replace(end, negated=True)
@@ -261,7 +271,7 @@ def _with_assumption(site: Site, why: str) -> Site:
     return replace(site, verdict=Holds("unsafe", "; ".join(dict.fromkeys(reasons))))
 
 
-def _restored_dtype(view: View, root: Value) -> Value | None:
+def _source_of_restored_dtype(view: View, root: Value) -> Value | None:
     """The value whose dtype a cast restores: x in `y.to(x.dtype)` and `y.type_as(x)`."""
     if root.op == "type_as":
         return strip_casts(view.of(root.inputs[1]))
@@ -274,9 +284,13 @@ def _restored_dtype(view: View, root: Value) -> Value | None:
 def _site(
     graph: Graph, view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings, others: Replaced
 ) -> Site | None:  # fmt: skip
-    """The site of one match; None if the fusion gains nothing or the program does not compute a result."""
+    """The site of one match; None if the fusion gains nothing or the program does not compute a result.
+
+    Raises:
+        RuleError: `where` raises an error, or names a capture that `before` does not have.
+    """
     root = end.value
-    captures = _passed_captures(rule, bound)
+    captures = _captures_without_defaults(rule, bound)
     steps = frozenset(o for v in bound.steps.values() for o in view.originals(v)) | {root}
     results = _results(view, rule, end, bound)
     if results is None:
@@ -291,8 +305,8 @@ def _site(
     gone = (*removed.values, *removed.shared, *values)
     if rule.rule.native and any(v.op == rule.rule.native for v in gone):
         return None
-    if rule.pattern.written > 1 and sum(map(_computes, gone)) < 2:
-        return None  # the code is one operation of torch, apart from views and casts around it
+    if rule.pattern.written > 1 and sum(map(_is_computation, gone)) < 2:
+        return None  # The code is already one operation of torch, apart from views and casts around it.
     start = min((v.serial for v in gone), default=root.serial)
     written = written_between(graph, operands, start, values)
     if rule.rule.saves_result:
@@ -315,7 +329,7 @@ def _site(
     return Site(rule, root, results, captures, steps, removed, verdict, bound.notes)
 
 
-def _passed_captures(rule: LoadedRule, bound: Bindings) -> dict[str, Value]:
+def _captures_without_defaults(rule: LoadedRule, bound: Bindings) -> dict[str, Value]:
     """The captures without numbers and strings that are equal to the default, as if the code omitted them."""
     defaults = rule.pattern.defaults
     return {
@@ -325,7 +339,7 @@ def _passed_captures(rule: LoadedRule, bound: Bindings) -> dict[str, Value]:
     }
 
 
-def _computes(v: Value) -> bool:
+def _is_computation(v: Value) -> bool:
     """Whether `v` computes, other than a view. Views as complex numbers count, because a complex product needs them."""
     return v.op not in OPS or OPS[v.op].effect != "view" or v.op in ("view_as_complex", "view_as_real")
 

@@ -37,7 +37,7 @@ class RemovedValues:
     Attributes:
         values: the values that only the match needs.
         metadata: reads of their shape or dtype that the program still needs.
-        shared: the values that only this match and other matches need. They go with the last of these.
+        shared: the values that only this match and other matches need. The last of these matches removes them.
     """
 
     values: frozenset[Value]
@@ -82,11 +82,11 @@ def removed_values(
     held = _computed_within(results, operands, steps, steps)
     for v in operands:
         if (inside := _computed_from(v, held)) is not None:
-            return Fails(_because_of(matches.OPERAND_FROM_REMOVED, inside), inside)
+            return Fails(_reason_for(matches.OPERAND_FROM_REMOVED, inside), inside)
     for v in others.operands:
         if (inside := _computed_from(v, held - set(results))) is not None:
-            return Fails(_because_of(matches.OPERAND_FROM_REMOVED, inside), inside)
-    live = _Needed(graph, (*results, *others.results), held)
+            return Fails(_reason_for(matches.OPERAND_FROM_REMOVED, inside), inside)
+    live = _NeededValues(graph, (*results, *others.results), held)
     metadata = tuple(
         dict.fromkeys(u for v in held if v not in results for u in graph.users[v] if is_metadata(u) and u in live)
     )
@@ -94,27 +94,27 @@ def removed_values(
         if v in live and not _is_view_of_operand(v, operands):  # report the last one: the value that is used outside
             return Fails(_needed_by(live[v], v), v, use=live[v])
     for v in sorted(between - set(results), key=lambda v: -v.serial):
-        if (hook := _hook_on(graph, v)) is not None:
-            return Fails(_because_of(matches.VALUE_HOOKED, v), v, use=hook)
+        if (hook := _gradient_hook_on(graph, v)) is not None:
+            return Fails(_reason_for(matches.VALUE_HOOKED, v), v, use=hook)
     removed = frozenset(
         v for v in held | between if v not in live and (v in held or not _is_view_of_operand(v, operands))
     )
     lost = _lost_write(graph, removed | set(results), live)
     if lost is not None:
         return lost
-    alone = _Needed(graph, results, held) if others.results else live
+    alone = _NeededValues(graph, results, held) if others.results else live
     shared = frozenset(v for v in removed if v in alone) - set(results)
     removed -= shared | set(results)
     return RemovedValues(removed | _unused_parts(graph, removed, alone), metadata, shared)
 
 
-def _unused_parts(graph: Graph, removed: frozenset[Value], live: _Needed) -> frozenset[Value]:
+def _unused_parts(graph: Graph, removed: frozenset[Value], live: _NeededValues) -> frozenset[Value]:
     """The parts of removed values that nothing needs: y in `x, y = logits[:n], logits[n:]`, if nothing reads y."""
     parts = {u for v in removed for u in graph.users[v] if u.op == ITEM and u not in live}
     return frozenset(parts - removed)
 
 
-def _hook_on(graph: Graph, v: Value) -> Value | None:
+def _gradient_hook_on(graph: Graph, v: Value) -> Value | None:
     """The call that registers a hook on the gradient of `v`; None if there is none."""
     reads = [u for u in graph.users[v] if u.op == ATTRIBUTE and u.data in _WATCHES]
     calls = [c for u in (v, *reads) for c in graph.users[u] if c.op == CALL]
@@ -249,7 +249,7 @@ def _computed_within(
 
 
 def _computed_from(v: Value, removed: frozenset[Value]) -> Value | None:
-    """A value in `removed` from whose contents `v` is computed; None if there is none."""
+    """A value in `removed` whose contents `v` depends on; None if there is none."""
     first = min((r.serial for r in removed), default=0)
     seen, todo = set[Value](), [v]
     while todo:
@@ -263,7 +263,7 @@ def _computed_from(v: Value, removed: frozenset[Value]) -> Value | None:
     return None
 
 
-class _Needed:
+class _NeededValues:
     """The values that the program still needs after the replacement of `results`, and the sink or call that needs them.
 
     A read of the shape or dtype of a value in `held` does not need that value, because the writer can read the shape or
@@ -313,7 +313,7 @@ class _Needed:
                 yield user
 
 
-def _lost_write(graph: Graph, removed: frozenset[Value], live: _Needed) -> Fails | None:
+def _lost_write(graph: Graph, removed: frozenset[Value], live: _NeededValues) -> Fails | None:
     """The reason to decline if a removed step writes in place to memory that the program still reads."""
     since = min((v.serial for v in removed), default=0)
     for write in graph.writes[bisect_right(graph.writes, since, key=lambda w: w.at) :]:
@@ -327,14 +327,14 @@ def _lost_write(graph: Graph, removed: frozenset[Value], live: _Needed) -> Fails
 
 
 def _needed_by(use: Value, v: Value) -> Reason:
-    """The reason why `v` must stay: the effect of `use`, which is a sink or a call."""
+    """The reason why `v` must stay: `use`, a sink or a call, needs it."""
     if isinstance(use.data, Reason):
         return use.data.with_data(**_descriptions(v))
     assert isinstance(use.data, tuple), "a use is a sink with a Reason, or a call with its name and keywords"
     return because(matches.VALUE_USED_BY, call=use.data[0], **_descriptions(v))
 
 
-def _because_of(code: Code, v: Value) -> Reason:
+def _reason_for(code: Code, v: Value) -> Reason:
     return because(code, **_descriptions(v))
 
 
@@ -352,14 +352,14 @@ def memory_of(v: Value, through_parts: bool = False) -> list[Value]:
         v: the value.
         through_parts: also follow a part to its tensor: from `a` to `x` in `a, b = x.chunk(2)`.
     """
-    chain, source = [v], _source(v, through_parts)
+    chain, source = [v], _viewed_value(v, through_parts)
     while source is not None:
         chain.append(source)
-        source = _source(source, through_parts)
+        source = _viewed_value(source, through_parts)
     return chain
 
 
-def _source(v: Value, through_parts: bool) -> Value | None:
+def _viewed_value(v: Value, through_parts: bool) -> Value | None:
     """The value that `v` may be a view of; None if there is none."""
     if not v.inputs:
         return None

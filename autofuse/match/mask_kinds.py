@@ -43,22 +43,22 @@ def _combined_masks(value: Value) -> list[Value]:
 
 def _kind_of_part(view: View, part: Value, boolean: bool) -> str:
     boolean = boolean or part.op in BOOLEAN
-    keep = part if boolean else _kept_zeros(view, part)
+    keep = part if boolean else _mask_of_zeros(view, part)
     if keep is not None:
-        if proof := _keeps_lower(view, keep):
+        if proof := _proof_of_kept_triangle(view, keep):
             return f"causal: {proof}"
-        if shifted := _shifted_kind(keep):
+        if shifted := _kind_of_shifted_triangle(keep):
             return shifted
-        if _is_for_keys(keep):
+        if _has_one_row(keep):
             return "key padding: it has one row for all queries"
         return f"a boolean mask{_origin(keep)}"
-    if _is_for_keys(part):
+    if _has_one_row(part):
         return "key padding: the added mask has one row for all queries"
     return f"an added bias{_origin(part)}"
 
 
-def _shifted_kind(keep: Value) -> str:
-    """The kind of a triangle whose diagonal is not the main one, or of a bound on the distance of positions."""
+def _kind_of_shifted_triangle(keep: Value) -> str:
+    """The kind of a triangle that may end at another diagonal, or of a mask that bounds the distance of positions."""
     core = _without_comparisons(keep)
     if core.op in ("tril", "triu"):
         number = literal(core.inputs[1])
@@ -78,9 +78,9 @@ def _without_comparisons(v: Value) -> Value:
     return v
 
 
-def _is_for_keys(v: Value) -> bool:
+def _has_one_row(v: Value) -> bool:
     """Whether a mask has one row for all queries: mask[:, None, None, :], mask.unsqueeze(1).unsqueeze(2)."""
-    v = _innermost(v)
+    v = _strip_arithmetic(v)
     if v.op == ITEM and v.inputs[1].op == TUPLE:
         index = v.inputs[1].inputs
         return len(index) > 2 and is_const(index[-2], None)  # mask[:, None, None] has its keys after these
@@ -89,7 +89,7 @@ def _is_for_keys(v: Value) -> bool:
     return False
 
 
-def _innermost(v: Value) -> Value:
+def _strip_arithmetic(v: Value) -> Value:
     """`v` without casts, and without comparisons, sums and products with numbers."""
     while v.op in ("kept", "bool", "invert", CAST, "eq", "ne", "mul", "add", "gt", "lt", "ge", "le", "refold"):
         rest = [i for i in v.inputs if not is_const(i)]
@@ -101,13 +101,13 @@ def _innermost(v: Value) -> Value:
 
 def _origin(v: Value) -> str:
     """The attribute that a mask comes from, after a comma; "" if it comes from none."""
-    v = _innermost(v)
+    v = _strip_arithmetic(v)
     if v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER:
         return f", `{v.inputs[0].data}.{v.data}`"
     return ""
 
 
-# A proof that a mask is causal is about its last two dimensions. It holds if these have the same size.
+# A proof that a mask is causal covers only its last two dimensions. It holds only if both have the same size.
 
 
 def causal_proof(view: View, mask: Mask) -> str | None:
@@ -119,8 +119,8 @@ def causal_proof(view: View, mask: Mask) -> str | None:
     if mask.value is None:
         return None
     if mask.boolean:
-        return _keeps_lower(view, mask.value)
-    return None if mask.kept is not None else _form(view, mask.value, "bias")
+        return _proof_of_kept_triangle(view, mask.value)
+    return None if mask.kept is not None else _proof_of_form(view, mask.value, "bias")
 
 
 def added_above(view: View, mask: Mask) -> Value | None:
@@ -145,19 +145,19 @@ def _number_above(triangle: Value) -> Value | None:
     return content.inputs[1] if content.op in ("full", "full_like", "mul") else None
 
 
-def _keeps_lower(view: View, keep: Value) -> str | None:
+def _proof_of_kept_triangle(view: View, keep: Value) -> str | None:
     keep = keep.inputs[0] if keep.op in ("kept", "bool") else keep
     if keep.op in ("ne", "gt") and is_const(keep.inputs[1], 0, 0.0, False):
-        return _form(view, keep.inputs[0], "lower")
+        return _proof_of_form(view, keep.inputs[0], "lower")
     if keep.op in ("eq", "ge") and is_const(keep.inputs[1], 1, 1.0, True):
-        return _form(view, keep.inputs[0], "lower")
+        return _proof_of_form(view, keep.inputs[0], "lower")
     if keep.op in ("eq", "le") and is_const(keep.inputs[1], 0, 0.0, False):
-        return _form(view, keep.inputs[0], "upper")
+        return _proof_of_form(view, keep.inputs[0], "upper")
     if keep.op in ("ne", "lt") and is_const(keep.inputs[1], 1, 1.0, True):
-        return _form(view, keep.inputs[0], "upper")
+        return _proof_of_form(view, keep.inputs[0], "upper")
     if keep.op == "invert":
-        return _form(view, keep.inputs[0], "upper")
-    return _compares_positions(keep) or _form(view, keep, "lower")
+        return _proof_of_form(view, keep.inputs[0], "upper")
+    return _compares_positions(keep) or _proof_of_form(view, keep, "lower")
 
 
 def _compares_positions(keep: Value) -> str | None:
@@ -183,7 +183,7 @@ def _positions(v: Value, of_rows: bool) -> Value | None:
     return v if len(bounds) == 1 else None
 
 
-def _form(view: View, v: Value, expected: str) -> str | None:
+def _proof_of_form(view: View, v: Value, expected: str) -> str | None:
     """Prove that `v` has the form `expected` (see facts.Known): a sentence, or None."""
     v = _without_leading(view, v)
     for o in view.originals(v):
@@ -191,14 +191,14 @@ def _form(view: View, v: Value, expected: str) -> str | None:
         if known is not None and known.form == expected:
             return f"a buffer that holds {_FORM_NAMES[expected]}"
     if v.op == ITEM and _keeps_diagonal(v.inputs[1]):
-        return _form(view, v.inputs[0], expected)
-    if expected == "bias" and (keep := _kept_zeros(view, v)) is not None:
-        return _keeps_lower(view, keep)
-    return _triangle_form(view, v, expected)
+        return _proof_of_form(view, v.inputs[0], expected)
+    if expected == "bias" and (keep := _mask_of_zeros(view, v)) is not None:
+        return _proof_of_kept_triangle(view, keep)
+    return _proof_of_triangle(view, v, expected)
 
 
-def _kept_zeros(view: View, v: Value) -> Value | None:
-    """The boolean mask whose True entries are zero in `v`, if the other entries of `v` are a negligible fill."""
+def _mask_of_zeros(view: View, v: Value) -> Value | None:
+    """The boolean mask that `v` encodes: 0 where the mask is True, and a negligible fill where it is False."""
     if v.op == KEEP and v.inputs[0].op in ("zeros", "zeros_like") and is_negligible(fill_of(view, v.inputs[2])):
         return v.inputs[1]
     if v.op == "where" and literal(v.inputs[1]) == 0 and is_negligible(fill_of(view, v.inputs[2])):
@@ -239,7 +239,7 @@ def _keeps_last_two(view: View, v: Value) -> bool:
     return len(sizes) > 2 and all(is_const(s, 1) for s in sizes[:-2])
 
 
-def _triangle_form(view: View, v: Value, expected: str) -> str | None:
+def _proof_of_triangle(view: View, v: Value, expected: str) -> str | None:
     """Prove the form of torch.tril(ones), torch.triu(ones, 1) or torch.triu(full(-inf), 1)."""
     if v.op not in ("tril", "triu"):
         return None

@@ -90,7 +90,7 @@ def _read_mask(view: View, value: Value, scores: Value) -> Mask | None:
         return replace(found, approximate=_NEAR) if low and found is not None else found
     if value.op == CHOICE:
         yes, no = (_mask_of(view, side, scores) for side in value.inputs[1:])
-        return None if yes is None or no is None else _choice_of(view, value.inputs[0], yes, no)
+        return None if yes is None or no is None else _mask_of_choice(view, value.inputs[0], yes, no)
     return _mask_of_reshaped(view, value, scores) if value.op == "view" else None
 
 
@@ -102,17 +102,17 @@ def _mask_of_reshaped(view: View, value: Value, scores: Value) -> Mask | None:
         inner = _mask_of(view, value.inputs[0], split) if own is not None else None
         if own is None or inner is None or inner.value is None:
             continue
-        folded = _fold(view, inner, split, value)
+        folded = _fold_mask(view, inner, split, value)
         whole = folded if own.value is None or folded is None else _combine(view, own, folded)
         return replace(whole, approximate=whole.approximate or assumed or "") if whole is not None else None
     return None
 
 
-def _fold(view: View, mask: Mask, split: Value, joined: Value) -> Mask | None:
+def _fold_mask(view: View, mask: Mask, split: Value, joined: Value) -> Mask | None:
     """A mask of the scores with split dimensions, reshaped to a mask of the scores with joined dimensions."""
     assert mask.value is not None
     if mask.value.op == CHOICE and any(is_const(v, None) for v in mask.value.inputs[1:]):
-        return _map_sides(view, mask, lambda side: side if side.value is None else _fold(view, side, split, joined))
+        return _map_sides(view, mask, lambda m: m if m.value is None else _fold_mask(view, m, split, joined))
     value = expanded_and_folded(view, mask.value, split, joined)
     counted = None if mask.kept is None else expanded_and_folded(view, mask.kept, split, joined)
     if value is None or (mask.kept is None) != (counted is None):
@@ -151,7 +151,7 @@ def _add_bias(view: View, mask: Mask, bias: Value) -> Mask | None:
     """The mask that applies `mask`, then adds `bias`; None if that is no mask."""
     if bias.op == CHOICE and any(is_const(side, 0, 0.0) for side in bias.inputs[1:]):  # 0 if mask is None else mask
         yes, no = (mask if is_const(i, 0, 0.0) else _add_bias(view, mask, i) for i in bias.inputs[1:])
-        return None if yes is None or no is None else _choice_of(view, bias.inputs[0], yes, no)
+        return None if yes is None or no is None else _mask_of_choice(view, bias.inputs[0], yes, no)
     if view.number(bias) or _adds_booleans(bias) or _adds_integers(view, bias):
         return None  # one number for all scores is no mask, and added booleans (0 and 1) keep and drop nothing
     if mask.value is None:
@@ -217,16 +217,22 @@ def _add_boolean(view: View, mask: Mask, keep: Value, fill: Value, amount: float
         if own is None:
             return replace(mask, value=view.plain("where", keep, mask.value, fill))
         one = own if mask.kept is None or mask.fill is own else None
-        return Mask(view.plain("where", keep, mask.value, fill), False, one, _UNEVEN, _both(view, mask.kept, keep))
+        return Mask(
+            view.plain("where", keep, mask.value, fill),
+            False,
+            one,
+            _UNEVEN,
+            _combine_boolean_masks(view, mask.kept, keep),
+        )
     if mask.fill is own:
         return Mask(view.make("and", mask.value, keep), boolean=True, fill=own, approximate=mask.approximate)
     first = view.plain("where", mask.value, view.const(0.0), mask.fill or view.const(-math.inf))
-    finite = _both(view, None if mask.fill is None else mask.value, None if own is None else keep)
+    finite = _combine_boolean_masks(view, None if mask.fill is None else mask.value, None if own is None else keep)
     one = (own or mask.fill) if None in (own, mask.fill) else None
     return Mask(view.plain("where", keep, first, fill), False, one, "two masks fill with different numbers", finite)
 
 
-def _both(view: View, first: Value | None, second: Value | None) -> Value | None:
+def _combine_boolean_masks(view: View, first: Value | None, second: Value | None) -> Value | None:
     """The entries that two boolean masks both keep. None keeps all entries."""
     if first is None or second is None:
         return first or second
@@ -240,7 +246,7 @@ _OTHER_DTYPE = "assumes that the added mask has the dtype of the query"
 _UNEVEN = "a row that is masked out entirely would not attend evenly"
 
 
-def _choice_of(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
+def _mask_of_choice(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
     """The mask that is `yes` if `test` holds and `no` otherwise; None if they cannot be one mask."""
     if yes.value is not None and no.value is not None and yes.boolean != no.boolean:
         added, bias = _as_bias(view, yes), _as_bias(view, no)  # such as a causal mask, and an optional added mask
@@ -252,7 +258,7 @@ def _choice_of(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
         return None
     values = [m.value if m.value is not None else view.const(None) for m in (yes, no)]
     made = view.make(CHOICE, test, *values)
-    if _alternatives(view, made) > _MOST_ALTERNATIVES:
+    if _count_alternatives(view, made) > _MOST_ALTERNATIVES:
         return None
     first = sides[0] if sides else Mask()
     why = next((m.approximate for m in sides if m.approximate), "")
@@ -277,15 +283,15 @@ def _map_sides(view: View, mask: Mask, change: Callable[[Mask], Mask | None]) ->
     test, *values = mask.value.inputs
     sides = [Mask(None if is_const(v, None) else v, mask.boolean and not is_const(v, None), mask.fill) for v in values]
     yes, no = (change(side) for side in sides)
-    return None if yes is None or no is None else _choice_of(view, test, yes, no)
+    return None if yes is None or no is None else _mask_of_choice(view, test, yes, no)
 
 
 @memoize
-def _alternatives(view: View, v: Value) -> int:
+def _count_alternatives(view: View, v: Value) -> int:
     """The number of masks between which the rewritten code would choose. Each further optional mask doubles it."""
     if view.originals(v) or not v.inputs:
         return 1
-    counts = [_alternatives(view, i) for i in v.inputs]
+    counts = [_count_alternatives(view, i) for i in v.inputs]
     return min(sum(counts[1:]) if v.op == CHOICE else math.prod(counts), _MOST_ALTERNATIVES + 1)
 
 

@@ -80,10 +80,10 @@ class Matcher:
         """
         self.restored, self.cast = restored, cast
         for found in self._match(self.pattern.root, value, Bindings(), 0):
-            operands = [n for n in found.captures if not self._stays_cast(n)]
+            operands = [n for n in found.captures if not self._must_keep_cast(n)]
             if cast is not None and found.widened is None:
                 continue
-            if restored is not None and not self._restores(found, operands, restored):
+            if restored is not None and not self._restores_dtype(found, operands, restored):
                 continue
             if not found.casts and restored is None:
                 yield found
@@ -91,12 +91,12 @@ class Matcher:
             passes = restored is None and self.pattern.root.op in _KEEP_DTYPE
             if passes and not keeps_dtype(self.view, value, found.captures.values()):
                 continue  # the result of the program has the dtype of the cast
-            if any(_is_mixed(self.view, step) for step in found.steps.values()):
+            if any(_casts_one_operand(self.view, step) for step in found.steps.values()):
                 if restored is None and self._share_a_dtype(found, operands):
                     yield found  # with the casts as part of the captures
                 continue
             if restored is None and self._names_dtype(found):
-                continue  # the result of the program has that dtype, and the operands may have another
+                continue  # the program's result has that dtype, but its operands may have another dtype
             captures = {n: self._without_casts(v) if n in operands else v for n, v in found.captures.items()}
             yield Bindings(captures, found.steps, found.notes, found.mask, found.casts)
 
@@ -106,7 +106,7 @@ class Matcher:
         dtypes = [known_dtypes(self.view, v) for v in tensors]
         return all(len(d) == 1 for d in dtypes) and len(set().union(*dtypes)) == 1
 
-    def _stays_cast(self, name: str) -> bool:
+    def _must_keep_cast(self, name: str) -> bool:
         """Whether the capture `name` must keep its cast: a cast mask is another mask, and a cast sum rounds later."""
         return self.pattern.may_be_none(name) or name in self.pattern.masks or name in self.pattern.summands
 
@@ -122,7 +122,7 @@ class Matcher:
         inside = [v for n, v in after.captures.items() if n not in before.captures]
         return any(v.op == CAST for v in inside or after.captures.values())
 
-    def _rounds(self, cast: Value, found: Bindings) -> bool:
+    def _rounds_to_half_precision(self, cast: Value, found: Bindings) -> bool:
         """Whether a cast is to half precision by name, and that is not known to be the dtype of an operand."""
         halves = {half_dtype_name(o) for o in self.view.originals(cast)} - {None}
         return bool(halves) and not any(
@@ -138,7 +138,7 @@ class Matcher:
         cast = value.inputs[0] if value.op == PERMUTE else value
         return cast.op == CAST and any(names_dtype(self.view, o) for o in self.view.originals(cast))
 
-    def _restores(self, found: Bindings, operands: list[str], restored: Value) -> bool:
+    def _restores_dtype(self, found: Bindings, operands: list[str], restored: Value) -> bool:
         """Whether `restored` has the dtype that an operand had before it was cast."""
         if found.widened is not None and self.view.dtype_source(found.widened) is self.view.dtype_source(restored):
             return True
@@ -174,7 +174,7 @@ class Matcher:
             found = True
             if crossed and not self._undoes_cast(bound, result):
                 continue
-            if crossed and pattern.op not in _WEIGHTS and self._rounds(cast, result):
+            if crossed and pattern.op not in _WEIGHTS and self._rounds_to_half_precision(cast, result):
                 continue
             yield result.with_step(pattern, value)
         inner = self.pattern.optional(pattern)
@@ -191,7 +191,7 @@ class Matcher:
         return next(self._match(pattern, value, Bindings(), 1), None)
 
     def rest_matches(self, miss: Miss) -> bool:
-        """Whether the operands of a missed step match, so that only its constants differ."""
+        """Whether the operands of the step that did not match do match. Then only its constants differ."""
         if miss.step is None or miss.found is None:
             return False
         plain, found = strip_casts(miss.found), miss.found
@@ -223,7 +223,7 @@ class Matcher:
         elif pattern.op == "view" == value.op:
             yield from self._match_view(pattern, value, bound, depth + 1)
         elif pattern.op in _PARTS and pattern.op == value.op:
-            yield from self._match_parts(pattern, value, bound, depth + 1)
+            yield from self._match_in_any_order(pattern, value, bound, depth + 1)
         elif pattern.op in _NORMS and pattern.op == value.op and pattern.inputs[0].op == "add":
             yield from self._match_norm(pattern, value, bound, depth + 1)
         elif pattern.op == value.op and pattern.data == value.data and len(pattern.inputs) == len(value.inputs):
@@ -311,7 +311,7 @@ class Matcher:
             yield from self._match(pattern[0], found[0], bound, depth)
 
     def _match_view(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
-        """Match a view with the same sizes, listed one by one or as a whole shape."""
+        """Match a view to the same sizes, written as separate arguments or as one shape."""
         expected, actual = elements(pattern.inputs[1]), elements(value.inputs[1])
         for partial in self._match(pattern.inputs[0], value.inputs[0], bound, depth):
             if len(expected) == len(actual):
@@ -330,24 +330,26 @@ class Matcher:
         for partial in self._match(patterns[0], values[0], bound, depth):
             yield from self._match_inputs(patterns[1:], values[1:], partial, depth)
 
-    def _match_parts(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+    def _match_in_any_order(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """Match a product or sum in any order: computed parts first, then constants and parameters."""
         shaped = [p for p in pattern.inputs if p.op not in (PARAMETER, CONST)]
         plain = [p for p in pattern.inputs if p.op in (CONST, PARAMETER)]
-        yield from self._match_shaped(shaped, plain, list(value.inputs), value.op, bound, depth)
+        yield from self._match_computed_parts(shaped, plain, list(value.inputs), value.op, bound, depth)
 
-    def _match_shaped(
+    def _match_computed_parts(
         self, shaped: list[Value], plain: list[Value], rest: list[Value], op: str, bound: Bindings, depth: int
     ) -> Iterator[Bindings]:
         if not shaped:
-            yield from self._match_plain(plain, rest, op, bound)
+            yield from self._match_constants_and_parameters(plain, rest, op, bound)
             return
         for part in sorted(rest, key=lambda part: strip_casts(part).op != shaped[0].op):
             others = without(rest, (part,)) or []
             for partial in self._match(shaped[0], part, bound, depth):
-                yield from self._match_shaped(shaped[1:], plain, others, op, partial, depth)
+                yield from self._match_computed_parts(shaped[1:], plain, others, op, partial, depth)
 
-    def _match_plain(self, plain: list[Value], rest: list[Value], op: str, bound: Bindings) -> Iterator[Bindings]:
+    def _match_constants_and_parameters(
+        self, plain: list[Value], rest: list[Value], op: str, bound: Bindings
+    ) -> Iterator[Bindings]:
         """Match constants and bound parameters. The last unbound parameter captures all that is left."""
         unbound = []
         for p in plain:
@@ -400,7 +402,7 @@ def _is_number(value: Value, known: Value) -> bool:
     return number is not None and other is not None and math.isclose(number, other, rel_tol=1e-12)
 
 
-def _is_mixed(view: View, step: Value) -> bool:
+def _casts_one_operand(view: View, step: Value) -> bool:
     """Whether only one operand of a product of scores is cast, as far as the graph shows."""
     if step.op != "matmul":
         return False

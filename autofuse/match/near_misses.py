@@ -22,7 +22,7 @@ _MOST_STEPS = 12  # between the main operation and what the pattern has before i
 
 
 def near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Site | None:
-    """The site of a pattern that did not match because of its landmark, or because of a step before it.
+    """The site of a pattern that did not match: its main operation (the landmark) differs, or a step is in between.
 
     Args:
         view: The canonical view of the code.
@@ -30,7 +30,9 @@ def near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Si
         root: The value that the pattern would have computed.
         matcher: The matcher, after it found no match.
     """
-    why, culprit = _other_arguments(view, rule, root, matcher) or _step_before(view, rule, matcher) or (None, None)
+    why, culprit = (
+        _miss_by_arguments(view, rule, root, matcher) or _miss_by_extra_step(view, rule, matcher) or (None, None)
+    )
     if why is None or culprit is None:
         return None
     return Site(
@@ -38,12 +40,14 @@ def near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Si
     )
 
 
-def _other_arguments(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> tuple[Reason, Value] | None:
-    """The landmark with other constants, if the rest of the pattern matches."""
+def _miss_by_arguments(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> tuple[Reason, Value] | None:
+    """The landmark with other arguments, if the rest of the pattern matches."""
     miss = matcher.miss
     if miss.step is None or miss.found is None or miss.step.op != rule.rule.landmark or not matcher.rest_matches(miss):
         return None
-    permuted = miss.found.op == PERMUTE  # the canonical form permutes an operation over another dimension than the last
+    permuted = (
+        miss.found.op == PERMUTE
+    )  # The canonical form moves another dimension to the end, so the landmark may be inside a permutation.
     actual = (
         str(source_dimension(layout.inverse(order_of(miss.found)), -1))
         if permuted
@@ -54,13 +58,13 @@ def _other_arguments(view: View, rule: LoadedRule, root: Value, matcher: Matcher
     return why, next(iter(view.originals(miss.found)), root)
 
 
-def _step_before(view: View, rule: LoadedRule, matcher: Matcher) -> tuple[Reason, Value] | None:
-    """A step that is not in the pattern, between the landmark and a match of what the pattern has before it."""
+def _miss_by_extra_step(view: View, rule: LoadedRule, matcher: Matcher) -> tuple[Reason, Value] | None:
+    """An extra step: the landmark follows it, and its input matches the part of the pattern before the landmark."""
     reached = matcher.reached.get(rule.rule.landmark)
     if reached is None:
         return None
     pattern, value = (step.inputs[0] for step in reached)
-    for step in islice(ancestors_by(strip_casts(value), _light_operands), _MOST_STEPS):
+    for step in islice(ancestors_by(strip_casts(value), _operands_of_cheap_step), _MOST_STEPS):
         for operand in step.inputs:
             found = matcher.first_match(pattern, operand)
             if found is None or any(map(_is_parameter, found.captures.values())):
@@ -77,12 +81,12 @@ def _name_of(step: Value) -> str:
     return "if" if step.op == CHOICE else step.op
 
 
-def _light_operands(v: Value) -> tuple[Value, ...]:
+def _operands_of_cheap_step(v: Value) -> tuple[Value, ...]:
     return v.inputs if v.op in (PERMUTE, CAST, ITEM) or v.op in OPS and not OPS[v.op].heavy else ()
 
 
 def _is_parameter(v: Value) -> bool:
-    """Whether a value is an attribute of the module, such as a weight: its product with one is a layer."""
+    """Whether a value is an attribute of the module, such as a weight. A product with a weight is a layer."""
     while v.op in (PERMUTE, CAST, ITEM, "view"):
         v = v.inputs[0]
     return v.op == ATTRIBUTE

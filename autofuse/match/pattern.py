@@ -31,17 +31,19 @@ class Pattern:
 
     @property
     def root(self) -> Value:
+        """The last result."""
         return self.results[-1]
 
     def optional(self, step: Value) -> Value | None:
         """The input of `step`, if its other inputs are parameters with defaults, so that the step is optional."""
-        rest = [v for v in step.inputs if not self._default(v)]
+        rest = [v for v in step.inputs if not self._has_default(v)]
         return rest[0] if len(rest) == 1 and len(step.inputs) > 1 and rest[0].op != CONST else None
 
     def may_be_none(self, name: str) -> bool:
+        """Whether None is the default of the parameter `name`."""
         return name in self.defaults and is_const(self.defaults[name], None)
 
-    def _default(self, v: Value) -> bool:
+    def _has_default(self, v: Value) -> bool:
         return v.op == PARAMETER and v.data in self.defaults
 
     @cached_property
@@ -113,20 +115,25 @@ class Bindings:
     widened: Value | None = None
 
     def with_capture(self, name: str, value: Value) -> Bindings:
+        """These bindings, with `value` captured by the parameter `name`."""
         captures = {**self.captures, name: value}
         return Bindings(captures, self.steps, self.notes, self.mask, self.casts, self.widened)
 
     def with_step(self, pattern: Value, value: Value) -> Bindings:
+        """These bindings, with `value` matched by the step `pattern`."""
         steps = {**self.steps, pattern: value}
         return Bindings(self.captures, steps, self.notes, self.mask, self.casts, self.widened)
 
     def across_cast(self) -> Bindings:
+        """These bindings, after the match crossed one more cast."""
         return Bindings(self.captures, self.steps, self.notes, self.mask, self.casts + 1, self.widened)
 
     def across_widening(self, value: Value) -> Bindings:
+        """These bindings, after the match crossed the cast of the sum `value` before a norm."""
         return Bindings(self.captures, self.steps, self.notes, self.mask, self.casts, value)
 
     def with_mask(self, mask: Mask, note: str) -> Bindings:
+        """These bindings, with the matched mask. `note`: the proof of its kind; "" if nothing was proved."""
         notes = (*self.notes, note) if note else self.notes
         return Bindings(self.captures, self.steps, notes, mask, self.casts, self.widened)
 
@@ -138,7 +145,7 @@ class Miss:
     Attributes:
         depth: the number of steps that matched.
         step: the step of the pattern that did not match.
-        found: the value of the program in its place.
+        found: the value that the program has in its place.
     """
 
     depth: int

@@ -101,7 +101,7 @@ class Monitor:
         self._counts = flops == "count"
         self._counting: tuple[ExitStack, Counting] | None = None
         self._device: torch.device | None = None
-        self._begin(time.perf_counter())
+        self._begin_interval(time.perf_counter())
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yields the loader's batches and measures how long the loop waits for them."""
@@ -126,40 +126,40 @@ class Monitor:
         now = time.perf_counter()
         self.steps += 1
         if self._counts and self.steps <= _COUNTED_STEP:
-            self._count()
+            self._count_flops()
             return
         taken = now - self._step_began
         self._step_began = now
         self._shortest, self._longest = min(self._shortest, taken), max(self._longest, taken)
         size = batch_of(batch) if batch is not None and (samples is None or tokens is None) else Batch()
-        self._add("samples", samples if samples is not None else size.samples)
-        self._add("tokens", tokens if tokens is not None else size.tokens)
+        self._add_to_sum("samples", samples if samples is not None else size.samples)
+        self._add_to_sum("tokens", tokens if tokens is not None else size.tokens)
         self._in_interval += 1
         if self._in_interval >= self.every:
-            self._finish(now)
+            self._finish_interval(now)
 
     def close(self) -> None:
         """Writes the unfinished interval, if it has steps, and closes the writers. A second call has no effect."""
         self._stop_counting()
         if self._in_interval:
-            self._finish(time.perf_counter())
+            self._finish_interval(time.perf_counter())
         writers, self.writers = self.writers, []
         for writer in writers:
-            self._try(writer.close)
+            self._warn_if_fails(writer.close)
 
-    def _add(self, what: str, amount: int | None) -> None:
+    def _add_to_sum(self, what: str, amount: int | None) -> None:
         """Adds to a sum; one step that does not say leaves the interval's sum unknown."""
         known = self._sums[what]
         self._sums[what] = None if amount is None or known is None else known + amount
 
-    def _begin(self, now: float) -> None:
+    def _begin_interval(self, now: float) -> None:
         self._began = self._step_began = now
         self._cpu_began = time.process_time()
         self._in_interval, self._shortest, self._longest = 0, float("inf"), 0.0
         self._waited = None
         self._sums = {"samples": 0, "tokens": 0}
 
-    def _finish(self, now: float) -> None:
+    def _finish_interval(self, now: float) -> None:
         seconds, steps = now - self._began, self._in_interval
         device = self._find_device()
         flops = None if self._flops is None else self._flops * steps / seconds
@@ -173,11 +173,11 @@ class Monitor:
             _name(device),
         )  # fmt: skip
         for writer in tuple(self.writers):
-            if not self._try(writer.write, self.last):
+            if not self._warn_if_fails(writer.write, self.last):
                 self.writers.remove(writer)
-        self._begin(time.perf_counter())
+        self._begin_interval(time.perf_counter())
 
-    def _try(self, action: Any, *args: Any) -> bool:
+    def _warn_if_fails(self, action: Any, *args: Any) -> bool:
         try:
             action(*args)
         except Exception as error:
@@ -198,7 +198,7 @@ class Monitor:
 
     # One step is counted between two calls of `step`.
 
-    def _count(self) -> None:
+    def _count_flops(self) -> None:
         if self.steps < _COUNTED_STEP:
             assert self.model is not None
             stack = ExitStack()
@@ -210,7 +210,7 @@ class Monitor:
         self._flops = float(counting.flops.model or 0) or None if counting is not None else None
         if counting is not None and self.dtype is None:
             self.dtype = counting.flops.dtype or None
-        self._begin(time.perf_counter())
+        self._begin_interval(time.perf_counter())
 
     def _stop_counting(self) -> Any:
         if self._counting is None:

@@ -70,14 +70,16 @@ class Difference:
 def of_profiles(before: Profile, after: Profile, *, anyway: bool = False) -> Difference:
     """The difference of two profiles. anyway: judge also runs under different conditions."""
     sides = [MeasuredSide(p.timing.seconds, p.timing.yardstick) for p in (before, after)]
-    caveats = [*_conditions(before.environment, after.environment), *_work(before, after)]
+    caveats = [*_environment_differences(before.environment, after.environment), *_work_differences(before, after)]
     return judge_sides(sides[0], sides[1], caveats, anyway=anyway)
 
 
 def of_comparisons(before: Comparison, after: Comparison, *, anyway: bool = False) -> Difference:
     """The difference of the optimized sides of two comparisons; their original sides are the yardsticks."""
     sides = [MeasuredSide(c.after_seconds, c.before_seconds) for c in (before, after)]
-    return judge_sides(sides[0], sides[1], _conditions(before.environment, after.environment), anyway=anyway)
+    return judge_sides(
+        sides[0], sides[1], _environment_differences(before.environment, after.environment), anyway=anyway
+    )
 
 
 def of_comparison(comparison: Comparison) -> Difference:
@@ -135,7 +137,7 @@ def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
         _ratio_function(before, after, lambda times: sorted(times)[(len(times) - 1) // 4]),
     ]
     if _has_yardsticks(before) and _has_yardsticks(after):
-        ways.append(_by_yardstick(before, after))
+        ways.append(_ratio_in_yardsticks(before, after))
     intervals = [_bootstrap_interval(way, len(before.seconds), len(after.seconds)) for way in ways]
     envelope = Interval(min(i.low for i in intervals), max(i.high for i in intervals))
     return Estimate(median(before.seconds) / median(after.seconds), envelope)
@@ -150,7 +152,7 @@ def _ratio_function(
     return ratio
 
 
-def _by_yardstick(before: MeasuredSide, after: MeasuredSide) -> Callable[..., float]:
+def _ratio_in_yardsticks(before: MeasuredSide, after: MeasuredSide) -> Callable[..., float]:
     def of(side: MeasuredSide, chosen: Sequence[int]) -> float:
         return sum(side.seconds[i] for i in chosen) / sum(side.yardstick[i] for i in chosen)
 
@@ -168,7 +170,7 @@ def _has_yardsticks(side: MeasuredSide) -> bool:
     return len(side.yardstick) == len(side.seconds) and min(side.yardstick, default=0) > 0
 
 
-def _conditions(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+def _environment_differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """The differences between the environments, in sentences."""
     return [
         f"{name}: {before.get(name, 'not known')} before, {after.get(name, 'not known')} after."
@@ -177,7 +179,7 @@ def _conditions(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
     ]
 
 
-def _work(before: Profile, after: Profile) -> list[str]:
+def _work_differences(before: Profile, after: Profile) -> list[str]:
     """The differences between the work of the two steps, in sentences."""
     asked = (
         ("samples in a step", before.timing.samples, after.timing.samples),

@@ -46,7 +46,7 @@ class KnownQuantities(Mapping[str, Quantity]):
         found = _ASKED.fullmatch(name)
         if found is None or found[1] not in MEANINGS:
             return self._known[name]
-        return self._of_layers(found[1], found[2].strip())
+        return self._quantity_of_layers(found[1], found[2].strip())
 
     def __iter__(self) -> Iterator[str]:
         yield from self._known
@@ -59,7 +59,7 @@ class KnownQuantities(Mapping[str, Quantity]):
         found = _ASKED.fullmatch(str(name))
         return found[1] in MEANINGS if found else name in self._known
 
-    def _of_layers(self, what: str, pattern: str) -> Quantity:
+    def _quantity_of_layers(self, what: str, pattern: str) -> Quantity:
         after, before = _matching(self._after, pattern), _matching(self._before, pattern)
         profiles = [profile for profile in (self._after, self._before) if profile is not None]
         if not after and not before and any(profile.layers for profile in profiles):

@@ -19,10 +19,10 @@ _RATIOS = {
 
 def of_profile(after: Profile) -> KnownQuantities:
     """The quantities of one profile. The ratios are listed, but unknown."""
-    return KnownQuantities(_of_profile(after), after)
+    return KnownQuantities(_quantities_of_profile(after), after)
 
 
-def _of_profile(after: Profile) -> dict[str, Quantity]:
+def _quantities_of_profile(after: Profile) -> dict[str, Quantity]:
     timing = after.timing
     known = {name: Quantity(meaning, reason=_NO_BASELINE) for name, meaning in _RATIOS.items()}
     step = timing.median if timing.seconds else None
@@ -46,41 +46,41 @@ def _of_profile(after: Profile) -> dict[str, Quantity]:
 
 def of_both(before: Profile, after: Profile, ratio: Estimate | None) -> KnownQuantities:
     """The quantities of `after`, with the ratios. ratio: time before / after, with its interval."""
-    known = _of_profile(after)
-    known |= _ratios(ratio)
+    known = _quantities_of_profile(after)
+    known |= _ratio_quantities(ratio)
     for name in ("tokens", "samples"):
         counts = getattr(before.timing, name), getattr(after.timing, name)
-        known[f"{name}_per_second_ratio"] = _rates_ratio(name, counts, known["time_ratio"])
+        known[f"{name}_per_second_ratio"] = _ratio_of_rates(name, counts, known["time_ratio"])
     known["peak_memory_ratio"] = _memory(before.memory.peak_bytes, after.memory.peak_bytes)
     return KnownQuantities(known, after, before, ratio)
 
 
 def of_comparison(comparison: Comparison) -> dict[str, Quantity]:
     """The quantities of interleaved pairs: both sides do the same work, so rates are inverse times."""
-    known = _ratios(Estimate(comparison.ratio, comparison.interval))
+    known = _ratio_quantities(Estimate(comparison.ratio, comparison.interval))
     for name in ("tokens", "samples"):
-        known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
+        known[f"{name}_per_second_ratio"] = _ratio_of_rates(name, (1, 1), known["time_ratio"])
     known["peak_memory_ratio"] = _memory(comparison.before_peak_bytes, comparison.after_peak_bytes)
     return known
 
 
 def of_comparisons(before: Comparison, after: Comparison, ratio: Estimate | None) -> dict[str, Quantity]:
     """The quantities of the optimized sides of two comparisons, measured in separate runs."""
-    known = _ratios(ratio)
+    known = _ratio_quantities(ratio)
     for name in ("tokens", "samples"):
-        known[f"{name}_per_second_ratio"] = _rates_ratio(name, (1, 1), known["time_ratio"])
+        known[f"{name}_per_second_ratio"] = _ratio_of_rates(name, (1, 1), known["time_ratio"])
     known["peak_memory_ratio"] = _memory(before.after_peak_bytes, after.after_peak_bytes)
     return known
 
 
-def _ratios(ratio: Estimate | None) -> dict[str, Quantity]:
+def _ratio_quantities(ratio: Estimate | None) -> dict[str, Quantity]:
     meaning = _RATIOS["time_ratio"]
     if ratio is None:
         return {"time_ratio": Quantity(meaning, reason="no step was timed")}
     return {"time_ratio": Quantity(meaning, 1 / ratio.ratio, Interval(1 / ratio.interval.high, 1 / ratio.interval.low))}
 
 
-def _rates_ratio(name: str, counts: tuple[int | None, int | None], times: Quantity) -> Quantity:
+def _ratio_of_rates(name: str, counts: tuple[int | None, int | None], times: Quantity) -> Quantity:
     meaning = _RATIOS[f"{name}_per_second_ratio"]
     before, after = counts
     if not before or not after:

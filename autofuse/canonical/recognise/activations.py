@@ -86,10 +86,11 @@ def _clamp_max(view: View, x: Value, high: Value) -> Value:
 
 
 def activation(view: View, x: Value, name: str) -> Value:
+    """The activation of `x` that has this name in autofuse.ops.ACTIVATIONS."""
     return view.plain("activation", x, view.const(name))
 
 
-def _is(v: Value, name: str) -> bool:
+def _is_activation(v: Value, name: str) -> bool:
     return v.op == "activation" and is_const(v.inputs[1], name)
 
 
@@ -100,7 +101,7 @@ def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
             continue
         x, name = gate.inputs[0], "silu"
         if literal(factors_of(x)[-1]) is not None:
-            quick = _scaled_by(view, x, _QUICK)
+            quick = _operand_of_scale(view, x, _QUICK)
             if quick is None:
                 continue
             x, name = quick, "quick_gelu"
@@ -119,7 +120,7 @@ def _gated_halves(view: View, factors: list[Value], constant: float) -> tuple[li
                 continue
             if own.layout != HALVES or not own.belongs_to(other) or own.which == other.which:
                 continue
-            new = [_half(view, gate.inputs[0], own), _half(view, up, other)]
+            new = [_half_as_chunk(view, gate.inputs[0], own), _half_as_chunk(view, up, other)]
             if new == [gate.inputs[0], up]:
                 continue
             rest = without(factors, (gate, up))
@@ -131,7 +132,7 @@ def _may_be_half(v: Value) -> bool:
     return v.op == ITEM or v.op in _GATES and v.inputs[0].op == ITEM
 
 
-def _half(view: View, v: Value, part: Part) -> Value:
+def _half_as_chunk(view: View, v: Value, part: Part) -> Value:
     """The half `v` as an item of `chunk`."""
     if v.inputs[0].op == "chunk":
         return v
@@ -150,7 +151,7 @@ def _mish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
 
 def _softplus_operand(v: Value) -> Value | None:
     """x, if `v` is log(1 + exp(x)) or torch's softplus with default arguments; else None."""
-    if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20 or _is(v, "softplus"):
+    if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20 or _is_activation(v, "softplus"):
         return v.inputs[0]
     inner = v.inputs[0] if v.op == "log" else None
     if inner is None or inner.op != "add" or len(inner.inputs) != 2 or literal(inner.inputs[1]) != 1:
@@ -193,10 +194,10 @@ def _cdf_of(view: View, v: Value) -> tuple[Value, str, str] | None:
     if v.op != "add" or len(v.inputs) != 2 or literal(v.inputs[1]) != 1:
         return None
     inner = v.inputs[0]
-    if inner.op == "erf" and (x := _scaled_by(view, inner.inputs[0], math.sqrt(0.5))) is not None:
+    if inner.op == "erf" and (x := _operand_of_scale(view, inner.inputs[0], math.sqrt(0.5))) is not None:
         return x, "gelu", _assumption_of(inner.inputs[0], math.sqrt(0.5))
-    if inner.op == "tanh" and (cubic := _scaled_by(view, inner.inputs[0], math.sqrt(2 / math.pi))) is not None:
-        x = _cubic_of(view, cubic)
+    if inner.op == "tanh" and (cubic := _operand_of_scale(view, inner.inputs[0], math.sqrt(2 / math.pi))) is not None:
+        x = _operand_of_cubic(view, cubic)
         return None if x is None else (x, "gelu_tanh", _assumption_of(inner.inputs[0], math.sqrt(2 / math.pi)))
     return None
 
@@ -209,7 +210,7 @@ def _assumption_of(v: Value, factor: float) -> str:
     return f"assumes that {found:.10g} stands for {factor:.10g}, although they differ by more than float32 rounding"
 
 
-def _scaled_by(view: View, v: Value, factor: float) -> Value | None:
+def _operand_of_scale(view: View, v: Value, factor: float) -> Value | None:
     """y, if `v` is y * factor; else None."""
     items = factors_of(v)
     found = literal(items[-1]) if len(items) > 1 else None
@@ -221,11 +222,11 @@ def _scaled_by(view: View, v: Value, factor: float) -> Value | None:
     return None
 
 
-def _cubic_of(view: View, v: Value) -> Value | None:
+def _operand_of_cubic(view: View, v: Value) -> Value | None:
     """x, if `v` is x + 0.044715 * x ** 3 or x * (1 + 0.044715 * x ** 2); else None."""
     if v.op == "add" and len(v.inputs) == 2:
         for cube, x in (v.inputs, v.inputs[::-1]):
-            term = _scaled_by(view, cube, _CUBIC)
+            term = _operand_of_scale(view, cube, _CUBIC)
             if term is not None and term.op == "pow" and is_const(term.inputs[1], 3) and term.inputs[0] is x:
                 return x
     if v.op == "mul":
@@ -233,7 +234,7 @@ def _cubic_of(view: View, v: Value) -> Value | None:
             rest = without(v.inputs, (part,))
             x = product(view, rest) if rest else v
             if part.op == "add" and len(part.inputs) == 2 and literal(part.inputs[1]) == 1:
-                square = _scaled_by(view, part.inputs[0], _CUBIC)
+                square = _operand_of_scale(view, part.inputs[0], _CUBIC)
                 if square is not None and square.op == "square" and square.inputs[0] is x:
                     return x
     return None

@@ -35,10 +35,12 @@ class ClassRows:
     assumed: str = ""
 
     def with_assumption(self, why: str) -> ClassRows:
+        """The same rows under one more assumption; "" adds none."""
         known = self.assumed.split("; ") if self.assumed else []
         return self if not why or why in known else replace(self, assumed="; ".join([*known, why]))
 
     def with_dim(self, dim: int) -> ClassRows:
+        """The same value, with its classes in dimension `dim`."""
         return replace(self, dim=dim)
 
 
@@ -114,7 +116,7 @@ def _undo_permute(found: ClassRows, order: layout.Tail) -> ClassRows | None:
 
 
 def _undo_transpose(found: ClassRows) -> ClassRows | None:
-    """Undo `x.transpose(a, b)` of the dimension of the classes and a neighbour, or of 1 and -1; None for others."""
+    """Undo `x.transpose(a, b)`, if it swaps the dimension of the classes with a neighbour, or 1 with -1; else None."""
     x, *ends = found.value.inputs
     a, b = (e.data for e in ends)
     if type(a) is not int or type(b) is not int or found.dim not in (a, b):
@@ -198,7 +200,7 @@ def _same_sizes(v: Value, of: Value) -> bool:
     return v is of
 
 
-# The logits of linear layers.
+# Linear layers that compute logits.
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from autofuse.canonical.shapes import from_end
 from autofuse.canonical.view import View, literal, rewrites, strip_casts, through_blocks
 from autofuse.ir.graph import ITEM, TUPLE, Value, is_const
 
-_SPREAD = frozenset({"unsqueeze", "one_hot", "scatter"})  # no distribution: a mask of rows, or one class
+_SELECTIONS = frozenset({"unsqueeze", "one_hot", "scatter"})  # a mask of rows or one class, which is no distribution
 _NO_ZERO = "assumes that no probability of the target is 0"
 
 
@@ -84,15 +84,15 @@ def _sum(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
         log_probs, target, average, reduce, none, log_target = x.inputs
         whole = is_const(average, None) and is_const(reduce, None) and is_const(none, "none")
         return _kl(view, log_probs, target, log_target, reduction) if whole else None
-    found = _split(view, x)
+    found = _split_product(view, x)
     if found is None:
         return None
     weights, rest, numbers = found
-    made = _weighted(view, weights, rest, reduction)
+    made = _loss_of_weighted_sum(view, weights, rest, reduction)
     return None if made is None else product(view, (made, *numbers))
 
 
-def _split(view: View, x: Value) -> tuple[list[Value], Value, list[Value]] | None:
+def _split_product(view: View, x: Value) -> tuple[list[Value], Value, list[Value]] | None:
     """The weights, log-probabilities (or a difference of two), and numbers of which `x` is the product.
 
     p * log p - p * log q is p * (log p - log q).
@@ -122,24 +122,25 @@ def _is_layer(view: View, v: Value) -> bool:
     return found is not None and rows_of(view, found.value) is not None
 
 
-def _weighted(view: View, weights: Sequence[Value], rest: Value, reduction: str) -> Value | None:
+def _loss_of_weighted_sum(view: View, weights: Sequence[Value], rest: Value, reduction: str) -> Value | None:
     """The sum over the classes of `rest`, weighted by a distribution."""
-    if not weights or any(_is_spread(w) for w in weights):
+    if not weights or any(_selects_rows_or_class(w) for w in weights):
         return None
     p = product(view, weights)
     if rest.op == "add":
-        return _difference(view, p, rest, reduction)
+        return _loss_of_log_difference(view, p, rest, reduction)
     if _is_softmax_of(view, p, rest):
         return product(view, (view.plain("entropy", rest), view.const(-1))) if reduction == "rows" else None
     made = _divergence(view, rest, p, "cross_entropy", False, reduction)
     return None if made is None else product(view, (made, view.const(-1)))
 
 
-def _is_spread(v: Value) -> bool:
+def _selects_rows_or_class(v: Value) -> bool:
+    """Whether `v` is a mask of rows or selects one class, so that its sum over the classes is no expectation."""
     v = strip_casts(v)
     if v.op == ITEM and v.inputs[1].op == TUPLE and is_const(v.inputs[1].inputs[-1], None):
         return True
-    return v.op in _SPREAD
+    return v.op in _SELECTIONS
 
 
 def _is_softmax_of(view: View, p: Value, log_probs: Value) -> bool:
@@ -152,7 +153,7 @@ def _is_softmax_of(view: View, p: Value, log_probs: Value) -> bool:
     return False
 
 
-def _difference(view: View, p: Value, logs: Value, reduction: str) -> Value | None:
+def _loss_of_log_difference(view: View, p: Value, logs: Value, reduction: str) -> Value | None:
     """The weighted sum of log p - log q, or of log q - log p."""
     for sign, own, other in _signed_sides(view, p, logs):
         if _is_softmax_of(view, p, own):
@@ -171,7 +172,7 @@ def _difference(view: View, p: Value, logs: Value, reduction: str) -> Value | No
 
 
 def _signed_sides(view: View, p: Value, logs: Value) -> Iterator[tuple[int, Value, Value]]:
-    """(sign, own, other) for each way in which `logs` is sign * (own - other). Linear layers come first, and p last."""
+    """(sign, own, other) for each way to write `logs` as sign * (own - other). Linear layers come first, `p` last."""
     terms = terms_of(logs)
     found = []
     for t in terms:

@@ -53,7 +53,7 @@ def _reduction(v: Value) -> str:
     return v.op
 
 
-def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
+def _terms_with_sign(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
     """(term, v) for each term that is sign * v, where v is an `op`."""
     found = []
     for t in terms:
@@ -66,7 +66,7 @@ def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Val
 
 def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
     """Recognise x - logsumexp(x, dim, keepdim=True) as log_softmax."""
-    for term, normaliser in _signed(terms, "logsumexp", -1):
+    for term, normaliser in _terms_with_sign(terms, "logsumexp", -1):
         x, dim, keepdim = normaliser.inputs
         rest = without(terms, (term, *terms_of(x))) if is_const(keepdim, True) and not constant else None
         if rest is not None:
@@ -78,7 +78,7 @@ def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Val
 def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value | None:
     """Recognise max + log(sum(exp(x - max))) as logsumexp, with either sign."""
     for sign in (1, -1):
-        for term, normaliser in _signed(terms, "logsumexp", sign):
+        for term, normaliser in _terms_with_sign(terms, "logsumexp", sign):
             shifted, dim, keepdim = normaliser.inputs
             for lowered in shifted.inputs if shifted.op == "add" and is_const(keepdim, True) else ():
                 if lowered.op != "mul" or literal(lowered.inputs[-1]) != -1 or len(lowered.inputs) != 2:
@@ -96,9 +96,9 @@ def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value
 def _logsumexp_minus_picked(view: View, terms: list[Value], constant: float) -> Value | None:
     """Recognise logsumexp(x) - x[target] as a loss, with either sign."""
     for sign in (1, -1):
-        for term, normaliser in _signed(terms, "logsumexp", sign):
+        for term, normaliser in _terms_with_sign(terms, "logsumexp", sign):
             kept = is_const(normaliser.inputs[2], True)
-            for other, held in _signed(terms, "unsqueeze" if kept else "picked", -sign):
+            for other, held in _terms_with_sign(terms, "unsqueeze" if kept else "picked", -sign):
                 picked = held.inputs[0] if kept else held
                 if picked.op != "picked" or picked.inputs[0] is not normaliser.inputs[0]:
                     continue
@@ -155,13 +155,13 @@ def _smoothing_over_others(view: View, terms: list[Value], constant: float) -> V
 
 
 def _sign_of_other_classes(view: View, v: Value, plain: Value) -> int:
-    """1 if `v` is the sum of the losses of all classes but the target's, -1 if it is minus that, 0 otherwise."""
+    """1 if `v` is the sum of the losses of all classes except the target; -1 if it is the negative of that; else 0."""
     log_probs, _, weight, ignored, reduction, smoothing, *_ = plain.inputs
     default = is_const(weight, None) and is_const(ignored, None, -100) and is_const(smoothing, 0.0)
     if v.op != "add" or len(v.inputs) != 2 or not default or not is_const(reduction, "none"):
         return 0
     for sign in (1, -1):
-        sums, picked = _signed(v.inputs, "sum", -sign), _signed(v.inputs, "cross_entropy", -sign)
+        sums, picked = _terms_with_sign(v.inputs, "sum", -sign), _terms_with_sign(v.inputs, "cross_entropy", -sign)
         for _, whole in sums:
             over = whole.inputs[0] is log_probs and whole.inputs[1].data == log_probs.inputs[1].data
             if over and is_const(whole.inputs[2], False) and any(one is plain for _, one in picked):

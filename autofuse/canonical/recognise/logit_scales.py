@@ -32,7 +32,7 @@ def undo_scale(view: View, v: Value, after: LogitScale) -> tuple[Value, LogitSca
     Returns:
         The tensor, and the arithmetic on it; None if `v` is something else, or if a cap follows it already.
     """
-    found = _split(view, v)
+    found = _split_product(view, v)
     if found is None or after.soft_cap is not None:
         return None
     tensor, numbers = found
@@ -40,7 +40,7 @@ def undo_scale(view: View, v: Value, after: LogitScale) -> tuple[Value, LogitSca
     if tensor.op != "tanh":
         return tensor, LogitScale(_unless_one(factor))
     inner = strip_casts(tensor.inputs[0])
-    capped = _split(view, inner) if inner.op == "mul" else (inner, [view.const(1.0)])
+    capped = _split_product(view, inner) if inner.op == "mul" else (inner, [view.const(1.0)])
     if capped is None:
         return None
     of, shares = capped
@@ -48,7 +48,7 @@ def undo_scale(view: View, v: Value, after: LogitScale) -> tuple[Value, LogitSca
     return of, LogitScale(_unless_one(_quotient(view, factor, cap)), cap)
 
 
-def _split(view: View, v: Value) -> tuple[Value, list[Value]] | None:
+def _split_product(view: View, v: Value) -> tuple[Value, list[Value]] | None:
     """The only tensor of a product, and its numbers. An attribute or argument counts as a number if it may be one."""
     if v.op != "mul":
         return None

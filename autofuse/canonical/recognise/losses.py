@@ -135,14 +135,14 @@ def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None =
 
 
 def is_distribution(view: View, v: Value) -> bool:
-    """Whether a target is computed by a softmax, so that it is no class index (divergences.py)."""
+    """Whether a target holds probabilities from a softmax, not class indices (divergences.py)."""
     v = through_blocks(view, v)
     while v.op in (*_SHAPE_ONLY, CAST, "detach"):
         v = through_blocks(view, v.inputs[0])
     return v.op == "softmax"
 
 
-# Selecting the entries of the targets.
+# Operations that select the entries of the targets.
 
 
 @rewrites("take_along_dim")
@@ -198,7 +198,7 @@ def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | N
         sizes = elements(index.inputs[1])
         two = len(sizes) == 2 and is_const(sizes[1], 1)
         return (_flatten_target(view, index.inputs[0]), 1, "") if two else None
-    unsqueezed = _unsqueezed(view, index)
+    unsqueezed = _operand_of_unsqueeze(view, index)
     if unsqueezed is None:
         return None
     target, at = unsqueezed
@@ -215,7 +215,7 @@ def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | N
     )
 
 
-def _unsqueezed(view: View, index: Value) -> tuple[Value, int] | None:
+def _operand_of_unsqueeze(view: View, index: Value) -> tuple[Value, int] | None:
     """(t, dim), if `index` is t.unsqueeze(dim), t[:, None] or t[..., None]; else None."""
     if index.op == "unsqueeze" and type(index.inputs[1].data) is int:
         return index.inputs[0], index.inputs[1].data

@@ -33,7 +33,7 @@ def _masked_fill(view: View, x: Value, dropped: Value, fill: Value) -> Value | N
 
 
 @rewrites("masked_at")
-def _masked_at(view: View, x: Value, index: Value, fill: Value) -> Value | None:
+def _assign_at_mask(view: View, x: Value, index: Value, fill: Value) -> Value | None:
     """`scores[mask] = fill`.
 
     A boolean index covers as many dimensions of the scores as it has, from its position on.
@@ -206,7 +206,7 @@ def _scale_masked_scores(view: View, factors: list[Value], constant: float) -> t
 
 
 def _scaled_fill(view: View, fill: Value, rest: Sequence[Value], constant: float) -> Value | None:
-    """The fill after scaling; None if it may be too high for a fill then. -inf does not change."""
+    """The fill times the factor; None if the product may be too high to be a fill. -inf does not change."""
     number = literal(fill)
     if number == -math.inf:
         return fill

@@ -20,13 +20,13 @@ def _view(view: View, x: Value, shape: Value) -> Value | None:
     if x.op != "addmm" or not is_const(x.inputs[3], 1, 1.0) or not is_const(x.inputs[4], 1, 1.0):
         return None
     bias, rows, weight = x.inputs[:3]
-    whole = _unflattened(view, rows)
-    if whole is None or view.rank(weight) not in (None, 2) or not _same_but_last(view, whole, shape):
+    whole = _value_before_flattening(view, rows)
+    if whole is None or view.rank(weight) not in (None, 2) or not _same_except_last_size(view, whole, shape):
         return None
     return view.plain("linear", whole, view.permuted(weight, layout.SWAP), bias)
 
 
-def _unflattened(view: View, rows: Value) -> Value | None:
+def _value_before_flattening(view: View, rows: Value) -> Value | None:
     """x, if `rows` is x.view(-1, x.size(-1)); else None."""
     sizes = elements(rows.inputs[1]) if rows.op == "view" else ()
     if len(sizes) == 2 and is_const(sizes[0], -1) and _is_size(view, sizes[1], rows.inputs[0], -1):
@@ -34,17 +34,17 @@ def _unflattened(view: View, rows: Value) -> Value | None:
     return None
 
 
-def _same_but_last(view: View, x: Value, shape: Value) -> bool:
+def _same_except_last_size(view: View, x: Value, shape: Value) -> bool:
     """Whether a shape is the shape of `x` except for the last size: (b, n, m), or x.size()[:-1] + (m,)."""
     sizes = elements(shape)
     if len(sizes) == 1 and sizes[0].op == "add" and len(sizes[0].inputs) == 2:
         front, last = sorted(sizes[0].inputs, key=lambda v: v.op == TUPLE)
-        return last.op == TUPLE and len(last.inputs) == 1 and _is_front(x, front)
+        return last.op == TUPLE and len(last.inputs) == 1 and _is_shape_without_last(x, front)
     rank = view.rank(x)
     return rank == len(sizes) and all(_is_size(view, s, x, i - rank) for i, s in enumerate(sizes[:-1]))
 
 
-def _is_front(x: Value, v: Value) -> bool:
+def _is_shape_without_last(x: Value, v: Value) -> bool:
     """Whether `v` is x.size()[:-1] or x.shape[:-1]."""
     if v.op != ITEM or v.inputs[1].op != SLICE:
         return False

@@ -34,11 +34,11 @@ def _cat(view: View, tensors: Value, dim: Value) -> Value | None:
     parts = elements(tensors) if tensors.op == TUPLE else ()
     if len(parts) != 2:
         return None
-    x = _some_part(view, parts)
+    x = _whole_or_first_part(view, parts)
     place = -1 if _is_last(view, dim, x) else from_end(view, x, dim)
     if place is None and type(dim.data) is int and dim.data > 0:
-        return _assume_rank(view, _join(view, parts[0], parts[1], HALVES), dim.data + 1)
-    return _join(view, parts[0], parts[1], HALVES) if place == -1 else None
+        return _assume_rank(view, _join_entries(view, parts[0], parts[1], HALVES), dim.data + 1)
+    return _join_entries(view, parts[0], parts[1], HALVES) if place == -1 else None
 
 
 def _is_last(view: View, dim: Value, x: Value) -> bool:
@@ -70,13 +70,13 @@ def _stack(view: View, tensors: Value, dim: Value) -> Value | None:
     parts = elements(tensors) if tensors.op == TUPLE else ()
     if len(parts) != 2:
         return None
-    rank = view.rank(_some_part(view, parts))
+    rank = view.rank(_whole_or_first_part(view, parts))
     last = is_const(dim, -1) or rank is not None and dim.data == rank
     return view.plain(_STACKED, *parts) if last else None
 
 
-def _some_part(view: View, parts: Sequence[Value]) -> Value:
-    """The value whose parts are in `parts`, if known; else the first part. It has the rank of the parts."""
+def _whole_or_first_part(view: View, parts: Sequence[Value]) -> Value:
+    """A value with the rank of `parts`: the value that they are parts of, if it is known; else the first part."""
     for term in (t for p in parts for t in terms_of(p)):
         for factor in factors_of(term):
             if (part := part_of(view, factor)) is not None:
@@ -143,7 +143,7 @@ def _flatten(view: View, x: Value, start: Value, end: Value) -> Value | None:
 
 
 @rewrites("view", "view_as", "rearrange")
-def _reshaped(view: View, x: Value, *shape: Value) -> Value | None:
+def _merge_stacked_pairs(view: View, x: Value, *shape: Value) -> Value | None:
     if x.op != _STACKED:
         return None
     merged = _merge_last_two(view, x)
@@ -155,11 +155,11 @@ def _merge_last_two(view: View, stacked: Value) -> Value | None:
     if len(stacked.inputs) == 1:
         return stacked.inputs[0]
     first, second = stacked.inputs
-    return _join(view, first, second, PAIRS)
+    return _join_entries(view, first, second, PAIRS)
 
 
-def _join(view: View, first: Value, second: Value, layout: str) -> Value | None:
-    """The rotated vector or the rotation with these first and second entries of all pairs; None if it is neither."""
+def _join_entries(view: View, first: Value, second: Value, layout: str) -> Value | None:
+    """The rotated vector, or the rotation, with these first and second entries of all pairs; None if it is neither."""
     return _rotated_vector(view, first, second, layout) or _rotation_of_parts(view, first, second, layout)
 
 
@@ -193,7 +193,7 @@ def _rotation_of_parts(view: View, first: Value, second: Value, layout: str) -> 
 
 
 def _factors_of_parts(view: View, terms: Sequence[Value], layout: str) -> tuple[Part, list[Value]] | None:
-    """The first entries, and the factors of first, second, second and first entries in `terms`; else None."""
+    """The first entries, and the factors in `terms` of the first, second, second and first entries; None if none."""
     first: Part | None = None
     others: list[Value] = []
     for term, which in zip(terms, (0, 1, 1, 0), strict=True):

@@ -35,6 +35,7 @@ class Part:
     rank: int | None = None
 
     def belongs_to(self, other: Part) -> bool:
+        """Whether both are parts of the same value, in the same layout."""
         return self.of is other.of and self.layout == other.layout
 
 
@@ -105,12 +106,12 @@ def _selected_part(view: View, x: Value, dim: Value, index: Value) -> Part | Non
 
 
 def _indexed_part(view: View, x: Value, index: Sequence[Value]) -> Part | None:
-    """x[..., :half], x[..., ::2], or [..., 0] of a split value."""
+    """The part that an index selects: x[..., :half], x[..., ::2], or [..., 0] of a split value."""
     last = index[-1]
-    if not _only_last(view, x, index):
-        return _of_split(view, x, index)
+    if not _indexes_only_last(view, x, index):
+        return _entry_of_split(view, x, index)
     if last.op != SLICE:
-        return _of_split(view, x, index)
+        return _entry_of_split(view, x, index)
     start, stop, step = last.inputs
     rank = None if is_const(index[0], ...) or view.rank(x) else len(index)
     if is_const(step, 2) and is_const(stop, None):
@@ -124,8 +125,8 @@ def _indexed_part(view: View, x: Value, index: Sequence[Value]) -> Part | None:
     return Part(x, HALVES, 1, rank) if whole and is_half(view, start, x) else None
 
 
-def _only_last(view: View, x: Value, index: Sequence[Value]) -> bool:
-    """Whether an index takes all dimensions but the last entirely, as far as the rank is known."""
+def _indexes_only_last(view: View, x: Value, index: Sequence[Value]) -> bool:
+    """Whether an index selects only in the last dimension, as far as the rank is known."""
     if len(index) == 2 and is_const(index[0], ...):
         return True
     return len(index) > 1 and all(map(_is_full, index[:-1])) and view.rank(x) in (len(index), None)
@@ -135,11 +136,11 @@ def _is_full(index: Value) -> bool:
     return index.op == SLICE and all(is_const(i, None) for i in index.inputs)
 
 
-def _of_split(view: View, x: Value, index: Sequence[Value]) -> Part | None:
+def _entry_of_split(view: View, x: Value, index: Sequence[Value]) -> Part | None:
     found = split_in_two(view, x)
     if found is None or len(index) < 2:
         return None
-    kept = -1 - found.dim  # dimensions after the one of size 2
+    kept = -1 - found.dim  # the number of dimensions after the dimension of size 2
     which, before, after = index[len(index) - 1 - kept], index[: len(index) - 1 - kept], index[len(index) - kept :]
     rank = view.rank(x)
     whole = len(before) == 1 and is_const(before[0], ...)

@@ -54,7 +54,8 @@ def _last_slice(index: Value) -> Value | None:
         return None
     *others, last = index.inputs
     whole = all(is_const(i, ...) or is_full_slice(i) for i in others)
-    known = any(is_const(i, ...) for i in others) or len(others) == 3  # scores usually have four dimensions
+    # Scores usually have four dimensions, so `[:, :, :, :-1]` counts as an index of the last one.
+    known = any(is_const(i, ...) for i in others) or len(others) == 3
     return last if whole and known and last.op == SLICE and is_const(last.inputs[2], None, 1) else None
 
 

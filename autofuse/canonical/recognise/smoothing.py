@@ -33,7 +33,7 @@ class LabelShares:
 def smoothed_one_hot(view: View, v: Value) -> tuple[Value, LabelShares] | None:
     """The one-hot vectors that `v` smooths, and the values of `v` where they are 1 and 0; None if it smooths none."""
     v = strip_casts(v)
-    if v.op == "scatter" and (base := _full(view, strip_casts(v.inputs[0]))) is not None:
+    if v.op == "scatter" and (base := _fill_of_full(view, strip_casts(v.inputs[0]))) is not None:
         zeros = view.plain("zeros_like", v.inputs[0], view.plain(TUPLE))
         hot = view.plain("scatter", zeros, *v.inputs[1:3], view.const(1))
         return hot, LabelShares(v.inputs[3], base)
@@ -41,11 +41,11 @@ def smoothed_one_hot(view: View, v: Value) -> tuple[Value, LabelShares] | None:
     if len(found) != 1:
         return None
     (hot,) = found
-    on, off = _where(view, v, hot, 1), _where(view, v, hot, 0)
+    on, off = _number_where(view, v, hot, 1), _number_where(view, v, hot, 0)
     return None if on is None or off is None else (hot, LabelShares(on, off))
 
 
-def _full(view: View, v: Value) -> Value | None:
+def _fill_of_full(view: View, v: Value) -> Value | None:
     """The fill of a tensor that has the shape of another one; None for another tensor."""
     if v.op in ("full_like", "fill"):
         return v.inputs[1]
@@ -62,14 +62,14 @@ def _one_hots(v: Value) -> Iterator[Value]:
 
 
 @memoize
-def _where(view: View, v: Value, hot: Value, n: int) -> Value | None:
-    """The number that `v` is where `hot` is `n`; None if unknown."""
+def _number_where(view: View, v: Value, hot: Value, n: int) -> Value | None:
+    """The value of `v` at the entries where `hot` is `n`; None if unknown."""
     v = strip_casts(v)
     if v is hot:
         return view.const(n)
     if view.number(v):
         return v
-    parts = [_where(view, p, hot, n) for p in v.inputs] if v.op in ("add", "mul") else [None]
+    parts = [_number_where(view, p, hot, n) for p in v.inputs] if v.op in ("add", "mul") else [None]
     known = [p for p in parts if p is not None]
     if len(known) != len(parts):
         return None
@@ -94,7 +94,7 @@ def smoothing_of(
     """
     on, off = literal(given.on), literal(given.off)
     if on is not None and off is not None:
-        return _of_numbers(view, on, off, log_probs)
+        return _smoothing_of_literals(view, on, off, log_probs)
     for inverse in factors_of(given.off):
         rest = without(factors_of(given.off), (inverse,)) if inverse.op == "reciprocal" else None
         if rest is None:
@@ -117,12 +117,12 @@ def smoothing_of(
     return None
 
 
-def _of_numbers(view: View, on: float, off: float, log_probs: ClassRows) -> tuple[Value, str] | None:
+def _smoothing_of_literals(view: View, on: float, off: float, log_probs: ClassRows) -> tuple[Value, str] | None:
     """The smoothing for two literals, which add up to 1 for a single number of classes; None if there is none."""
     classes = round((1 - on) / off) + 1 if off > _LEAST and 0 <= on <= 1 else 0
     if classes < 2 or not math.isclose(on + off * (classes - 1), 1, rel_tol=1e-9) or off * classes > 1:
         return None
-    logits, place = log_probs.value.inputs[0], _place(view, log_probs)
+    logits, place = log_probs.value.inputs[0], _class_dimension(view, log_probs)
     known = lengths(view, logits) if place is not None else None
     size = known[place] if known is not None and place is not None and -place <= len(known) else None
     if size == classes or place is not None and type(size) is not int and ensures_size(view, logits, place, classes):
@@ -140,7 +140,7 @@ def _is_equal_number(a: Value, b: Value) -> bool:
     return a is b or one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9)
 
 
-def _place(view: View, log_probs: ClassRows) -> int | None:
+def _class_dimension(view: View, log_probs: ClassRows) -> int | None:
     """The dimension of the classes, from the end; None if unknown."""
     rank = view.rank(log_probs.value) or view.rank(log_probs.value.inputs[0])
     if log_probs.dim < 0:
@@ -151,7 +151,7 @@ def _place(view: View, log_probs: ClassRows) -> int | None:
 def _counts_classes(view: View, v: Value, log_probs: ClassRows) -> bool:
     """Whether `v` is the number of classes: a size of the logits or of their log_softmax."""
     v = v.inputs[0] if v.op == "number" else v
-    found, place = size_query(v), _place(view, log_probs)
+    found, place = size_query(v), _class_dimension(view, log_probs)
     if found is None or found[1] is None:
         return False
     for x in (log_probs.value, log_probs.value.inputs[0]):

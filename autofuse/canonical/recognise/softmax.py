@@ -16,7 +16,7 @@ from autofuse.ir import layout
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, Value, ancestors_by, is_const
 
 _REDUCTIONS = frozenset({"amax", "max", "mean", "logsumexp", "sum"})
-_LOW_FILL = -1e8  # far below all scores, with or without the shift
+_LOW_FILL = -1e8  # far below every score, before and after the shift
 
 
 @rewrites("softmax")
@@ -43,12 +43,12 @@ def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Va
     return view.permuted(view.plain("softmax", inner, view.const(place)), order)
 
 
-# Layout.
+# The layout of the scores.
 
 
 def _softmax_of_unknown_rank(view: View, x: Value, dim: Value) -> Value:
     """A softmax of scores of unknown rank. They have the rank of their matrix product, unless a bias has more."""
-    core = _core(x)
+    core = _core_product(x)
     rank = view.rank(core) if core is not None else None
     if rank is None or dim.data != rank - 1:
         return view.plain("softmax", x, dim)
@@ -57,8 +57,8 @@ def _softmax_of_unknown_rank(view: View, x: Value, dim: Value) -> Value:
 
 
 def _scores_order(x: Value, place: int) -> layout.Tail:
-    """The permutation that undoes that of the matrix product in `x`, and moves dimension `place` to the end."""
-    core = _core(x)
+    """The permutation that undoes the permutation of the matrix product in `x` and makes dimension `place` the last."""
+    core = _core_product(x)
     if core is None:
         return ()
     order = layout.inverse(order_of(core)) if core.op == PERMUTE else ()
@@ -66,16 +66,16 @@ def _scores_order(x: Value, place: int) -> layout.Tail:
     return order if at == -1 else layout.compose(order, layout.SWAP) if at == -2 else ()
 
 
-def _core(x: Value) -> Value | None:
+def _core_product(x: Value) -> Value | None:
     """The matrix product inside the masks and factors of scores, with its permutation; None if there is none."""
-    return next((v for v in ancestors_by(x, _around_core) if _is_core(v)), None)
+    return next((v for v in ancestors_by(x, _operands_around_core) if _is_core(v)), None)
 
 
 def _is_core(x: Value) -> bool:
     return x.op == "matmul" or x.op == PERMUTE and x.inputs[0].op in ("matmul", "mul")
 
 
-def _around_core(x: Value) -> tuple[Value, ...]:
+def _operands_around_core(x: Value) -> tuple[Value, ...]:
     if _is_core(x) or x.op not in ("add", "mul", KEEP, CAST, CHOICE):
         return ()
     return x.inputs if x.op in ("add", "mul") else x.inputs[1:] if x.op == CHOICE else x.inputs[:1]
@@ -94,23 +94,23 @@ def permuted_scores(view: View, x: Value, order: layout.Tail) -> Value | None:
         left, right = x.inputs
         return view.plain("matmul", view.permuted(right, layout.SWAP), view.permuted(left, layout.SWAP))
     if x.op in ("add", "mul"):
-        parts = _all_permuted(view, x.inputs, order)
+        parts = _permute_all(view, x.inputs, order)
         join = total if x.op == "add" else product
         return join(view, parts) if parts else None
     if x.op in (CAST, KEEP) or x.op in BOOLEAN - {"bool"}:
-        parts = _all_permuted(view, x.inputs[:2], order)
+        parts = _permute_all(view, x.inputs[:2], order)
         return view.plain(x.op, *parts, *x.inputs[2:], data=x.data) if parts else None
     rank = view.rank(x)
     return view.permuted(x, order) if rank is not None and rank >= len(order) else None
 
 
-def _all_permuted(view: View, parts: Sequence[Value], order: layout.Tail) -> list[Value]:
+def _permute_all(view: View, parts: Sequence[Value], order: layout.Tail) -> list[Value]:
     """All `parts`, permuted; an empty list if one of them cannot be."""
     permuted = [t for p in parts if (t := permuted_scores(view, p, order)) is not None]
     return permuted if len(permuted) == len(parts) else []
 
 
-# Shifts.
+# Terms that do not change the softmax.
 
 
 @memoize
@@ -160,7 +160,7 @@ def _is_kept_last(reduction: Value) -> bool:
     return is_const(reduction.inputs[1], -1) and is_const(reduction.inputs[2], True)
 
 
-# Hand-written softmax.
+# Softmax that is written with exp and sum.
 
 
 @rewrites("exp")

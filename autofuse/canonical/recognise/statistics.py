@@ -16,15 +16,15 @@ from autofuse.canonical.view import CAST, View, literal, rewrites, strip_casts
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
 
 
-def _reducer(op: str) -> None:
+def _register_reduction(op: str) -> None:
     @rewrites(op)
-    def _over_last(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+    def _count_dim_from_end(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
         last = _dimension(view, x, dim)
         return view.make(op, x, last, keepdim) if last is not None and last is not dim else None
 
 
 for _op in ("mean", "sum", "amax", "amin", "prod", "all", "any", "max", "logsumexp"):
-    _reducer(_op)
+    _register_reduction(_op)
 
 
 @rewrites("var")
@@ -68,7 +68,7 @@ def _is_length(view: View, v: Value, x: Value) -> bool:
     The size may be that of another tensor, if `x` is computed from it elementwise.
     """
     v = v.inputs[0] if v.op == "number" else v
-    if any(is_size(view, v, y, -1) for y in _as_wide(view, x)):
+    if any(is_size(view, v, y, -1) for y in _values_with_same_last_size(view, x)):
         return True
     number = number_of_size(view, v)
     return number is not None and _has_length(view, x, number)
@@ -85,40 +85,40 @@ def _divides_by_length(view: View, x: Value, factor: float) -> bool:
 
 
 def _has_length(view: View, x: Value, number: int) -> bool:
-    return any(ensures_size(view, y, -1, number) for y in _as_wide(view, x))
+    return any(ensures_size(view, y, -1, number) for y in _values_with_same_last_size(view, x))
 
 
 def _known_length(view: View, x: Value) -> int | None:
     """The last size of `x` as a number; None if unknown."""
-    found = (known[-1] for y in _as_wide(view, x) if (known := lengths(view, y)))
+    found = (known[-1] for y in _values_with_same_last_size(view, x) if (known := lengths(view, y)))
     return next((n for n in found if type(n) is int), None)
 
 
-def _as_wide(view: View, x: Value) -> Iterator[Value]:
-    """Yield `x` and operands with the same last size: x of x ** 2, 2 * x, and x - mean(x, -1, keepdim=True)."""
+def _values_with_same_last_size(view: View, x: Value) -> Iterator[Value]:
+    """Yield `x`, and the operands from which it has its last size: x in x ** 2, in 2 * x, in x - mean(x, -1, True)."""
     yield x
     if x.op in (CAST, "square"):
-        yield from _as_wide(view, x.inputs[0])
+        yield from _values_with_same_last_size(view, x.inputs[0])
     if x.op in ("mul", "add"):
-        wide = [i for i in x.inputs if not view.number(i) and not _is_one_wide(i)]
+        wide = [i for i in x.inputs if not view.number(i) and not _has_last_size_one(i)]
         if len(wide) == 1:
-            yield from _as_wide(view, wide[0])
+            yield from _values_with_same_last_size(view, wide[0])
 
 
-def _is_one_wide(v: Value) -> bool:
+def _has_last_size_one(v: Value) -> bool:
     """Whether the last size of `v` is 1: a reduction with keepdim=True, or an elementwise function of one."""
     v = strip_casts(v)
     if v.op in ("mean", "sum", "amax", "amin"):
         return is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
     if v.op == "mul":
-        return literal(v.inputs[-1]) is not None and len(v.inputs) == 2 and _is_one_wide(v.inputs[0])
-    return v.op in ("sqrt", "rsqrt", "square", "reciprocal") and _is_one_wide(v.inputs[0])
+        return literal(v.inputs[-1]) is not None and len(v.inputs) == 2 and _has_last_size_one(v.inputs[0])
+    return v.op in ("sqrt", "rsqrt", "square", "reciprocal") and _has_last_size_one(v.inputs[0])
 
 
 @rewrites("norm", "vector_norm")
 def _vector_norm(view: View, x: Value, order: Value, dim: Value, keepdim: Value, dtype: Value) -> Value | None:
     """The Euclidean norm is the square root of the sum of squares."""
-    # Without a dimension it is the norm of all entries, which is no statistic of a row.
+    # Without a dimension, it is the norm of all entries. That is no statistic of a row.
     if not is_const(order, 2, 2.0, "fro", None) or is_const(dim, None) or not is_const(dtype, None):
         return None
     return view.make("sqrt", view.make("sum", view.make("square", x), dim, keepdim))
@@ -147,7 +147,7 @@ def _negated_square(v: Value) -> bool:
     return v.op == "mul" and len(v.inputs) == 2 and v.inputs[0].op == "square" and literal(v.inputs[1]) == -1
 
 
-# Norms.
+# Layer norm and RMS norm.
 
 
 def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
@@ -227,19 +227,19 @@ def _mean_in(view: View, term: Value, factors: list[Value]) -> Value | None:
 
 
 def _factors_equal_to(factors: list[Value], value: Value) -> list[tuple[Value, ...]]:
-    """The groups of factors whose product is `value`, apart from casts."""
+    """Each group of factors whose product is `value`, apart from casts."""
     # Products are flattened, so the factors of `value` may be among the others one by one.
     found: list[tuple[Value, ...]] = [(f,) for f in factors if strip_casts(f) is strip_casts(value)]
     return [*found, strip_casts(value).inputs] if strip_casts(value).op == "mul" else found
 
 
 def _norm(view: View, squared: Value, eps: Value) -> Value:
-    x = _uncentred(squared)
+    x = _operand_of_centering(squared)
     op, operand = ("rms_norm", squared) if x is None else ("layer_norm", x)
     return view.plain(op, operand, view.const(-1), eps)
 
 
-def _uncentred(v: Value) -> Value | None:
+def _operand_of_centering(v: Value) -> Value | None:
     """x, if `v` is x - mean(x, -1, keepdim=True); else None."""
     if v.op != "add":
         return None
@@ -260,25 +260,25 @@ def _uncentred(v: Value) -> Value | None:
 def _layer_norm(view: View, x: Value, shape: Value, weight: Value, bias: Value, eps: Value) -> Value:
     """Express torch's layer norm as the norm without weight and bias, a product and a sum."""
     normed = view.plain("layer_norm", x, _axes(view, shape), eps)
-    return _affine(view, normed, weight, bias)
+    return _apply_weight_and_bias(view, normed, weight, bias)
 
 
 @rewrites("rms_norm")
 def _rms_norm(view: View, x: Value, shape: Value, weight: Value, eps: Value) -> Value:
-    return _affine(view, view.plain("rms_norm", x, _axes(view, shape), eps), weight, view.const(None))
+    return _apply_weight_and_bias(view, view.plain("rms_norm", x, _axes(view, shape), eps), weight, view.const(None))
 
 
 @rewrites("fused_layer_norm")
 def _fused_layer_norm(view: View, x: Value, weight: Value, bias: Value, eps: Value) -> Value:
-    return _affine(view, view.plain("layer_norm", x, view.const(-1), eps), weight, bias)
+    return _apply_weight_and_bias(view, view.plain("layer_norm", x, view.const(-1), eps), weight, bias)
 
 
 @rewrites("fused_rms_norm")
 def _fused_rms_norm(view: View, x: Value, weight: Value, eps: Value) -> Value:
-    return _affine(view, view.plain("rms_norm", x, view.const(-1), eps), weight, view.const(None))
+    return _apply_weight_and_bias(view, view.plain("rms_norm", x, view.const(-1), eps), weight, view.const(None))
 
 
-def _affine(view: View, normed: Value, weight: Value, bias: Value) -> Value:
+def _apply_weight_and_bias(view: View, normed: Value, weight: Value, bias: Value) -> Value:
     scaled = normed if is_const(weight, None) else product(view, (normed, weight))
     return scaled if is_const(bias, None) else total(view, (scaled, bias))
 
@@ -289,12 +289,12 @@ def _axes(view: View, shape: Value) -> Value:
         return view.const(-len(shape.data))
     if shape.op == TUPLE:
         return view.const(-len(shape.inputs))
-    if shape.op == CONST or view.number(shape) or _last_of_a_shape(shape):
+    if shape.op == CONST or view.number(shape) or _is_last_of_shape(shape):
         return view.const(-1)
     return shape
 
 
-def _last_of_a_shape(v: Value) -> bool:
+def _is_last_of_shape(v: Value) -> bool:
     """Whether `v` is x.shape[-1:] or x.size()[-1:]."""
     if v.op != ITEM or v.inputs[1].op != SLICE or not is_const(v.inputs[1].inputs[0], -1):
         return False

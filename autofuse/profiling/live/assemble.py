@@ -43,7 +43,9 @@ def assemble(found: Measurements, together: bool = True) -> Profile:
         profile = _build_profile(found)
     rank = this_rank() if together else None
     profile = profile if rank is None else replace(profile, ranks=gather_ranks(_rank_line(rank, profile)))
-    return replace(profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope(found)))
+    return replace(
+        profile, diagnosis=diagnose_profile(profile, None if found.trace is None else _scope_of_measurements(found))
+    )
 
 
 def _build_profile(found: Measurements) -> Profile:
@@ -70,7 +72,7 @@ def _build_profile(found: Measurements) -> Profile:
 
 
 def _with_trace(profile: Profile, found: Measurements, machine: Roofs) -> Profile:
-    scope = _scope(found)
+    scope = _scope_of_measurements(found)
     assert found.trace is not None
     seconds = profile.timing.median
     times = remove_recording_cost(layers_of(found.trace, scope.steps), seconds, found.cost)
@@ -94,9 +96,11 @@ def _with_trace(profile: Profile, found: Measurements, machine: Roofs) -> Profil
     )
 
 
-def _scope(found: Measurements) -> Scope:
+def _scope_of_measurements(found: Measurements) -> Scope:
     assert found.trace is not None
-    steps = steps_of(found.trace)  # all steps of a live profile do the same, so a longer one was disturbed
+    steps = steps_of(
+        found.trace
+    )  # all steps of a live profile do the same work, so other programs made the longer ones longer
     return scope_of(found.trace, shorter_half(steps) if found.kind == "live" else steps)
 
 
@@ -148,7 +152,7 @@ def _shares(
 
 
 def _scale_interval(recorded: Interval | None, rest: Interval | None, recorded_left: float) -> Interval | None:
-    """Return the interval of a part of the rest: the least part of the least rest, to the greatest of the greatest."""
+    """Return the interval of a part of the rest: its bounds are the products of both lower and both upper bounds."""
     if recorded is None or rest is None or not recorded_left:
         return None
     low, high = recorded.low / recorded_left, min(1.0, recorded.high / recorded_left)

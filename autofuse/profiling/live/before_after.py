@@ -45,9 +45,9 @@ def optimize_and_profile(
     live.restore(model)  # the "before" side is the original
     live.optimize(model, example_inputs, **asked)
     step = options.get("step") or training_step
-    with _in_either_form(model, inputs) as sides:
+    with _functions_that_switch(model, inputs) as sides:
         comparison = _compare(*sides, inputs, step, pairs, bool(options.get("progress", True)))
-        now, then = layer_seconds_in_turns(*sides, inputs, step)
+        now, then = interleaved_layer_seconds(*sides, inputs, step)
         timed = comparison_seconds(comparison)
         before = profiled(sides[0](), inputs, **options, timed=timed[0])
         after = profiled(sides[1](), inputs, **{**options, "probe": False, "trace": None}, timed=timed[1])
@@ -62,7 +62,11 @@ def _inputs(given: Any) -> Inputs:
 
 
 def _options(given: bool | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `profile`, and pairs. Raises TypeError for other options, before the model changes."""
+    """Return the options of `profile`, and pairs.
+
+    Raises:
+        TypeError: There is another option. This is checked before the model changes.
+    """
     if isinstance(given, bool):
         return {}
     if not isinstance(given, Mapping):
@@ -88,7 +92,7 @@ def comparison_seconds(comparison: Comparison) -> tuple[Sequence[float], Sequenc
     return comparison.before_seconds, comparison.after_seconds
 
 
-def layer_seconds_in_turns(
+def interleaved_layer_seconds(
     before: Side, after: Side, inputs: Inputs, step: Step, rounds: int = ROUNDS
 ) -> tuple[Seconds, Seconds]:
     """Return every layer's own seconds, forward and backward, before and after: medians of interleaved steps."""
@@ -116,7 +120,7 @@ def _median_seconds(recorded: list[Seconds]) -> Seconds:
 
 
 @contextmanager
-def _in_either_form(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
+def _functions_that_switch(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
     """Yield two functions that put the one model into its original or its optimized form.
 
     The forms differ only in the modules' entries, so no copy is needed. After the block, the model is optimized and its

@@ -98,7 +98,7 @@ class Counters:
         return found
 
     def _number(self, tool: str) -> int | None:
-        """DCGM's number of the GPU, which is not CUDA's where some are hidden from the program."""
+        """DCGM's number of the GPU. CUDA's number differs from it if CUDA_VISIBLE_DEVICES hides some GPUs."""
         try:
             listed = subprocess.run([tool, "discovery", "-l"], capture_output=True, text=True, timeout=_PATIENCE)
         except (OSError, subprocess.TimeoutExpired) as error:

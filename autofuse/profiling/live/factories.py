@@ -53,7 +53,11 @@ def load(target: str) -> BuiltModel:
 
 
 def find_factory(target: str) -> Callable[[], Any]:
-    """Return the factory of that name, imported but not called. Raises NoSubject if there is none."""
+    """Return the factory of that name, imported but not called.
+
+    Raises:
+        NoSubject: There is no such factory.
+    """
     where, _, attribute = target.rpartition(":")
     if not where or not attribute:
         raise NoSubject(f"{target!r} names no factory: write it as package.module:function.")
@@ -68,7 +72,11 @@ def find_factory(target: str) -> Callable[[], Any]:
 
 
 def built_model_of(result: Any, target: str) -> BuiltModel:
-    """Return what a factory's result describes. Raises NoSubject if it describes nothing."""
+    """Return the model or the step that a factory's result describes.
+
+    Raises:
+        NoSubject: The result describes neither a model with inputs nor a step.
+    """
     if isinstance(result, tuple) and result and isinstance(result[0], nn.Module) and len(result) in (2, 3):
         model, inputs, step = (*result, None)[:3]
         return _check(BuiltModel(target, model, inputs, step))

@@ -131,7 +131,7 @@ def _product(x: Any, weight: Any) -> int:
 
 
 def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
-    """As many FLOPs as the forward for each of the two gradients.
+    """FLOPs of the two gradients of a convolution. Each takes as many FLOPs as the forward.
 
     torch's formula multiplies the weight's by the number of groups, which is too much.
     """
@@ -199,7 +199,7 @@ _OURS: Mapping[str, Formula] = {
 }
 
 
-# The FLOPs that a model asks for, if a kernel computes something twice: attention's scores, the logits of a loss.
+# Model FLOPs of kernels that compute something twice: the scores of attention, the logits of a loss.
 
 
 def _attention_gradients(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:

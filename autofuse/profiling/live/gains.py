@@ -59,9 +59,9 @@ class SplitSeconds(NamedTuple):
 class Modelled:
     """The modelled seconds of one site, by module (named relative to the site's) and phase.
 
-    before: the place's operators as they are.
+    before: the operators of the place, without fusion.
     layers: all operators of the modules that contain them.
-    original, fused: the whole place as it is, and the fused operation.
+    original, fused: the whole place without fusion, and the fused operation.
     stays: the operators of `before` that the fused operation runs, too.
     comes: the operators that only the fused operation runs.
     """
@@ -76,7 +76,7 @@ class Modelled:
 
 @dataclass
 class Predictor:
-    """Models the sites of one reading. Equal sites of equal layers are modelled once."""
+    """Predicts the time of each site before and after fusion. Equal sites of equal layers are computed once."""
 
     reading: Reading
     costs: Costs
@@ -88,7 +88,7 @@ class Predictor:
         excerpt = site.found.excerpt if site.found is not None else None
         if excerpt is None or site.plan is None:
             return ""
-        key = (excerpt.key, _form(site.plan.module), self.training)
+        key = (excerpt.key, _structure(site.plan.module), self.training)
         if key not in self._known:
             try:
                 self._known[key] = self._model(site.plan.module, excerpt)
@@ -109,16 +109,16 @@ class Predictor:
             layer_operators = self._operators(twin, *self._call(module, twin))
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
-        stays = _in_both(before, after if one_by_one else [o for o in after if o.cost.flops])
-        remaining = sum((_split(o, self.costs) for o in stays), SplitSeconds())
+        stays = _common_operators(before, after if one_by_one else [o for o in after if o.cost.flops])
+        remaining = sum((_split_seconds(o, self.costs) for o in stays), SplitSeconds())
         products = sum(self.costs.one(o).seconds for o in after if is_product(o))
         comes = SplitSeconds(products - remaining.products, fused.seconds - products - remaining.others)
         return Modelled(
-            _by_key(before, self.costs),
-            _by_key(layer_operators, self.costs),
+            _costs_by_key(before, self.costs),
+            _costs_by_key(layer_operators, self.costs),
             self.costs.of(before),
             fused,
-            _by_key(stays, self.costs),
+            _costs_by_key(stays, self.costs),
             comes,
         )
 
@@ -177,13 +177,13 @@ def _pace(modelled_sites: Iterable[tuple[PlannedPlace, Modelled | str]], measure
                 modelled.setdefault((join_names(site.fqn, name), phase), split)
     both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
     mostly_products = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
-    products = _ratio(mostly_products) or _ratio((taken, split.total) for taken, split in both) or 1.0
-    # The median, because one long layer that the model fits badly must not decide for all.
+    products = _median_ratio(mostly_products) or _median_ratio((taken, split.total) for taken, split in both) or 1.0
+    # The median, so that one long layer with a bad prediction does not decide for all.
     rest = [taken / split.others for taken, split in both if split.others > _MOSTLY * split.total]
     return SplitSeconds(products, median(rest) if rest else products)
 
 
-def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
     listed = list(pairs)
     total = sum(modelled for _, modelled in listed)
     return sum(taken for taken, _ in listed) / total if total else None
@@ -233,7 +233,8 @@ def _layers_of(site: PlannedPlace, modelled: Modelled) -> tuple[str, ...]:
 def _no_gain_reason(seconds: float, predicted: float) -> str:
     if predicted <= seconds:
         return f"nothing to gain: {milliseconds(seconds - predicted)} of {milliseconds(seconds)}"
-    return f"nothing to gain: {milliseconds(predicted)} are predicted, but it takes {milliseconds(seconds)} now"
+    now, fused = milliseconds(seconds), milliseconds(predicted)
+    return f"nothing to gain: it takes {now} now, and {fused} are predicted for the fused code"
 
 
 def amdahl(step: float, saving: float) -> float | None:
@@ -253,32 +254,35 @@ def _on_fresh_values(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Ca
     return lambda: function(*values), _tensors(values)
 
 
-def _by_key(operators: Iterable[ListedOperator], costs: Costs) -> dict[Key, SplitSeconds]:
+def _costs_by_key(operators: Iterable[ListedOperator], costs: Costs) -> dict[Key, SplitSeconds]:
     found: dict[Key, SplitSeconds] = {}
     for operator in operators:
         key = operator.module, operator.phase
-        found[key] = found.get(key, SplitSeconds()) + _split(operator, costs)
+        found[key] = found.get(key, SplitSeconds()) + _split_seconds(operator, costs)
     return found
 
 
-def _split(operator: ListedOperator, costs: Costs) -> SplitSeconds:
+def _split_seconds(operator: ListedOperator, costs: Costs) -> SplitSeconds:
     seconds = costs.one(operator).seconds
     return SplitSeconds(seconds, 0.0) if is_product(operator) else SplitSeconds(0.0, seconds)
 
 
-def _in_both(before: Iterable[ListedOperator], after: Iterable[ListedOperator]) -> list[ListedOperator]:
-    """Return the operators of `before` that `after` has, too, on operands of the same form, as often as both have."""
-    remaining = Counter(map(_likeness, after))
+def _common_operators(before: Iterable[ListedOperator], after: Iterable[ListedOperator]) -> list[ListedOperator]:
+    """Return the operators of `before` that also occur in `after`, on operands of the same shapes and dtypes.
+
+    An operator counts as often as it occurs in both.
+    """
+    remaining = Counter(map(_comparison_key, after))
     found = []
     for operator in before:
-        key = _likeness(operator)
+        key = _comparison_key(operator)
         if remaining[key]:
             remaining[key] -= 1
             found.append(operator)
     return found
 
 
-def _likeness(operator: ListedOperator) -> Hashable:
+def _comparison_key(operator: ListedOperator) -> Hashable:
     return operator.name, operator.phase, tuple((x.shape, x.dtype) for x in operator.operands)
 
 
@@ -286,8 +290,8 @@ def _tensors(value: Any) -> list[Tensor]:
     return [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
 
 
-def _form(module: nn.Module) -> Hashable:
-    """Return the classes and parameters of a module and those below it. Equal excerpts may differ in these."""
+def _structure(module: nn.Module) -> Hashable:
+    """Return the classes and parameters of a module and of its submodules, which equal graphs do not show."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     kinds = tuple((name, type(child).__qualname__) for name, child in module.named_modules())
     return kinds, tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors)

@@ -27,7 +27,7 @@ _OLDER_MEMORY = b"Memory block of unknown size was allocated before the profilin
 class Workspace:
     """Measures steps whose operators run inside of `operator(n)`, n from 0 on. Afterwards, `most` has the result.
 
-    most: by operator, the most bytes held at a moment within it, besides those held when it began.
+    most: by operator, the largest number of bytes that it held at once, in addition to those at its start.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class Measurements:
 
     seconds, yardstick: of every timed step, with no instrument on.
     shares: of the timed steps, if their seconds were clocked from outside (the wait for data).
-    rest: the 95 % interval of what those shares leave.
+    rest: the 95 % interval of the share that remains for everything else.
     trace: of recorded steps. `save` writes it to a file. `cost` is what recording took.
     own: FLOPs, bytes and operators of one step by module and phase, without seconds.
     held: bytes at the step's peak by the module that allocated them.

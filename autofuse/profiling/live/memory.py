@@ -178,7 +178,7 @@ class PeakHoldings:
     def _kind(self, piece: StoredTensor) -> str:
         if piece.mark is not None:
             return piece.mark
-        if piece.stood:
+        if piece.existed:
             return "inputs"
         return "activations" if self._storages.outlived_its_forward(piece) else "temporaries"
 

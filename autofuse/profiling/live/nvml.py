@@ -52,27 +52,27 @@ def metered(uuid: str) -> Iterator[Meter]:
     raised, and the meter says why.
     """
     meter = Meter()
-    library = _library(meter)
-    handle = None if library is None else _handle(library, uuid, meter)
+    library = _load_library(meter)
+    handle = None if library is None else _device_handle(library, uuid, meter)
     if library is None or handle is None:
         yield meter
         return
     stop = threading.Event()
-    reader = threading.Thread(target=_read, args=(library, handle, meter, stop), daemon=True)
-    before, began = _energy(library, handle), time.perf_counter()
+    reader = threading.Thread(target=_read_power_repeatedly, args=(library, handle, meter, stop), daemon=True)
+    before, began = _joules_since_start(library, handle), time.perf_counter()
     reader.start()
     try:
         yield meter
     finally:
         meter.seconds = time.perf_counter() - began
-        after = _energy(library, handle)
+        after = _joules_since_start(library, handle)
         stop.set()
         reader.join()
         meter.joules = None if before is None or after is None else after - before
         library.nvmlShutdown()
 
 
-def _library(meter: Meter) -> ModuleType | None:
+def _load_library(meter: Meter) -> ModuleType | None:
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -86,7 +86,7 @@ def _library(meter: Meter) -> ModuleType | None:
     return library
 
 
-def _handle(library: ModuleType, uuid: str, meter: Meter) -> Any:
+def _device_handle(library: ModuleType, uuid: str, meter: Meter) -> Any:
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     try:
         return library.nvmlDeviceGetHandleByUUID(name)
@@ -96,7 +96,7 @@ def _handle(library: ModuleType, uuid: str, meter: Meter) -> Any:
         return None
 
 
-def _energy(library: ModuleType, handle: Any) -> float | None:
+def _joules_since_start(library: ModuleType, handle: Any) -> float | None:
     """Return the joules since the driver was loaded."""
     try:
         return float(library.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
@@ -104,7 +104,7 @@ def _energy(library: ModuleType, handle: Any) -> float | None:
         return None
 
 
-def _read(library: ModuleType, handle: Any, meter: Meter, stop: threading.Event) -> None:
+def _read_power_repeatedly(library: ModuleType, handle: Any, meter: Meter, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             meter.watts.append(float(library.nvmlDeviceGetPowerUsage(handle)) / 1000)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from autofuse.ir.vocabulary import EXPONENTIAL
 from autofuse.profiling.live.listed_operators import ListedOperator
-from autofuse.profiling.live.operator_rates import Pieces, elements, seconds_of_new_bytes
+from autofuse.profiling.live.operator_rates import OperatorRates, elements, seconds_of_new_bytes
 from autofuse.results.profile import Work
 
 OVERLAP = 0.5  # hidden fraction of the shorter part on a CPU, as measured for products, masks and softmax
@@ -43,9 +43,9 @@ class Machine(Protocol):
 class Costs:
     """The model of one machine."""
 
-    def __init__(self, machine: Machine, pieces: Pieces | None = None) -> None:
+    def __init__(self, machine: Machine, pieces: OperatorRates | None = None) -> None:
         self.machine = machine
-        self._pieces = pieces or Pieces()
+        self._pieces = pieces or OperatorRates()
 
     def of(self, operators: Iterable[ListedOperator]) -> Work:
         """Return the work of all operators, one after the other, with FLOPs and bytes."""

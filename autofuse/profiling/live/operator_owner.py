@@ -101,8 +101,10 @@ class Running:
         if node is None:
             return OUTSIDE
         number = node._sequence_nr()
-        if number < _NUMBERLESS:  # else a gradient is accumulated, right after the node that it comes from
-            # A backward within a backward goes through nodes that this thread made when it recomputed the forward.
+        if (
+            number < _NUMBERLESS
+        ):  # Otherwise a gradient is accumulated. The engine does that right after the node that computes the gradient.
+            # A nested backward runs nodes that this thread created when it recomputed the forward.
             nested = 0 <= thread.recomputing < task
             thread.last = (thread if nested else self._main).owner(number)
         return thread.last

@@ -24,14 +24,17 @@ _NEW = 48 * 2**20  # bytes, more than malloc keeps for reuse
 _REPEATS, _ENOUGH = 12, 10e-3  # runs of a piece, and the seconds after which fewer are enough
 
 
-class Pieces:
-    """Remembers the measurements of this process, so equal operators get equal seconds."""
+class OperatorRates:
+    """Measures operators and caches the results for the process, so that equal operators get equal seconds."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, float | None] = {}
 
     def seconds(self, operator: ListedOperator) -> float | None:
-        """Return the seconds of the whole operator at the speed of its piece; None if no piece of it runs here."""
+        """Return the predicted seconds of an operator, from the measured time of a small piece of it.
+
+        The result is None if no piece of it runs on this machine.
+        """
         key = _key(operator)
         if key not in self._known:
             self._known[key] = _per_element(operator)
@@ -42,7 +45,7 @@ class Pieces:
 @cache
 def seconds_of_new_bytes() -> float:
     """Return the extra seconds for a byte of newly mapped memory: a page fault for each page."""
-    fresh = torch.empty(_NEW // 4)  # its pages are not mapped yet
+    fresh = torch.empty(_NEW // 4)  # the pages of a new tensor are not mapped yet
     first = _thread_seconds(fresh.zero_)
     again = min(_thread_seconds(fresh.zero_) for _ in range(3))
     return max(0.0, first - again) / _NEW
@@ -62,7 +65,7 @@ def elements(operator: ListedOperator) -> int:
 
 def _key(operator: ListedOperator) -> Hashable:
     leaves, spec = pytree.tree_flatten((operator.args, dict(operator.kwargs)))
-    cut = _Cut(operator)
+    cut = _RowCutter(operator)
     return (
         operator.function, torch.get_num_threads(), repr(spec),
         tuple((cut.shape(x), x.stride()[-2:], x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves),
@@ -71,7 +74,7 @@ def _key(operator: ListedOperator) -> Hashable:
 
 def _per_element(operator: ListedOperator) -> float | None:
     """Return the seconds per element of a warm run, the fastest of several: other programs only slow it down."""
-    cut = _Cut(operator)
+    cut = _RowCutter(operator)
     try:
         args, kwargs = pytree.tree_map(cut.real_piece, (operator.args, dict(operator.kwargs)))
         run = _without_grad(lambda: operator.function(*args, **kwargs))
@@ -94,7 +97,7 @@ def _without_grad(run: Callable[[], Any]) -> Callable[[], Any]:
     return without_grad
 
 
-class _Cut:
+class _RowCutter:
     """Cuts rows: the first sizes of an operator's tensors, as far as needed. Equal sizes are cut to equal sizes."""
 
     def __init__(self, operator: ListedOperator) -> None:

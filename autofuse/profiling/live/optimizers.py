@@ -46,7 +46,7 @@ def _save_state(optimizer: Optimizer) -> Callable[[], None]:
             group.update(saved)
         optimizer.state.clear()
         for parameter, entry in state.items():
-            optimizer.state[parameter] = {key: _put_back(held, value) for key, (held, value) in entry.items()}
+            optimizer.state[parameter] = {key: _restore_value(held, value) for key, (held, value) in entry.items()}
 
     return restore
 
@@ -55,7 +55,7 @@ def _copy(held: Any) -> Any:
     return held.detach().to("cpu", copy=True) if isinstance(held, Tensor) else copy.copy(held)
 
 
-def _put_back(held: Any, value: Any) -> Any:
+def _restore_value(held: Any, value: Any) -> Any:
     """Return the original tensor with its original numbers, because others may hold it, too."""
     if not isinstance(held, Tensor):
         return value

@@ -30,7 +30,7 @@ from autofuse.profiling.live.record_budget import steps_to_record
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofline import total
 from autofuse.profiling.live.roofs import roofs
-from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, rest_of, shares
+from autofuse.profiling.live.waiting_times import WaitClock, WaitingTimes, rest_of, shares
 from autofuse.profiling.live.workload import Workload
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe
@@ -61,27 +61,30 @@ def run_passes(workload: Workload, wishes: ProfilePasses, show_progress: ShowPro
     found.samples, found.tokens = batch.samples, batch.tokens
     for _ in show_progress("warming up", range(wishes.warmup), wishes.warmup):
         workload.step()
-    _time(workload, wishes, found, show_progress)
+    _time_steps(workload, wishes, found, show_progress)
     passes: list[tuple[str, Callable[[Workload, ProfilePasses, Measurements], None]]] = [
-        ("recording", _record), ("counting", _count), ("memory", _hold), ("power", _meter),
-    ]  # fmt: skip
+        ("recording", _record_steps),
+        ("counting", _count_operators),
+        ("memory", _measure_memory),
+        ("power", _measure_power),
+    ]
     if wishes.places:
-        passes.append(("reading the model", _read))
+        passes.append(("reading the model", _find_places))
     if wishes.probe:
-        passes.append(("doubling the batch", _probe))
+        passes.append(("doubling the batch", _probe_batch))
     for name, run in show_progress("instruments", passes, len(passes)):
         with _note_failure(found, name):
             run(workload, wishes, found)
     return found
 
 
-def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, show_progress: ShowProgress) -> None:
+def _time_steps(workload: Workload, wishes: ProfilePasses, found: Measurements, show_progress: ShowProgress) -> None:
     """Time whole steps, each with the yardstick next to it. Stop early if steps are very long."""
     if wishes.timed:
         found.seconds = list(wishes.timed)
         return
     measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
-    waiting, waited = Waiting(), list[WaitingTimes]()
+    waiting, waited = WaitClock(), list[WaitingTimes]()
     with without_garbage_collection(), waiting.clocked(), found.cores.measure_block():
         for done in show_progress("timing", range(wishes.steps), wishes.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
@@ -107,7 +110,7 @@ def _are_numbers(values: Sequence[object]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
-def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _record_steps(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
         workload.step()  # recorded but not used: the profiler's first calls are slow
         with found.cores.measure_block():
@@ -117,7 +120,7 @@ def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> N
     found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost
 
 
-def _count(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _count_operators(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Counting(found.names) as counting:
         workload.step()
     found.flops, found.own = counting.flops, counting.works(roofs(found.device))
@@ -125,13 +128,13 @@ def _count(workload: Workload, wishes: ProfilePasses, found: Measurements) -> No
         found.flops = found.flops.asked_by(original_flops_of_workload(workload))
 
 
-def _hold(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _measure_memory(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with PeakHoldings(found.names, workload.optimizers, found.device, workload.inputs) as holding:
         workload.step()
     found.memory, found.held = holding.memory, holding.by_layer
 
 
-def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _measure_power(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     """Measure power and hardware counters during bare steps, long enough to read both several times."""
     if found.device.type != "cuda":
         found.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the step ran on {found.device.type}")
@@ -146,12 +149,12 @@ def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> No
     found.power, found.counters = meter.power(steps, found.tokens), counters.levels()
 
 
-def _read(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _find_places(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     found.readings = readings(workload.models, workload.calls)
     found.notes += [note for reading in found.readings for note in reading.notes]
 
 
-def _probe(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _probe_batch(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     if workload.inputs is None or workload.run is None:
         found.probe = Probe(reason="The step was passed without its inputs, so its batch cannot be doubled: pass both.")
         return

@@ -99,7 +99,7 @@ def double_batch(inputs: Inputs) -> Any:
     Raises:
         NotApplicable: There is no such size.
     """
-    size = _batch(tensors_in(inputs))
+    size = _batch_of_tensors(tensors_in(inputs))
 
     def twice(x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -112,7 +112,7 @@ def double_batch(inputs: Inputs) -> Any:
     return mapped(twice, inputs)
 
 
-def _batch(tensors: Iterable[Tensor]) -> int:
+def _batch_of_tensors(tensors: Iterable[Tensor]) -> int:
     sizes = {int(t.shape[0]) for t in tensors if t.dim()}
     if not sizes:
         raise NotApplicable("The inputs have no tensor with a batch, so the batch cannot be doubled.")

@@ -59,7 +59,15 @@ class Program:
 
 
 def script(path: str, arguments: Sequence[str]) -> Program:
-    """Return the program in a file. Raises NoProgram if Python cannot read it."""
+    """Return the program in a file.
+
+    Args:
+        path: the file.
+        arguments: the arguments of the program.
+
+    Raises:
+        NoProgram: Python cannot read the file.
+    """
     file = Path(path)
     if file.is_dir():
         raise NoProgram(f"{path} is a folder: name the script in it, or run a package with -m.")
@@ -73,7 +81,15 @@ def script(path: str, arguments: Sequence[str]) -> Program:
 
 
 def module(name: str, arguments: Sequence[str]) -> Program:
-    """Return the program that `python -m name` runs. Raises NoProgram if there is none."""
+    """Return the program that `python -m name` runs.
+
+    Args:
+        name: the name of the module or package.
+        arguments: the arguments of the program.
+
+    Raises:
+        NoProgram: There is no such module, or it cannot be run.
+    """
     with _working_folder_importable():
         spec = _spec(name)
         if spec is not None and spec.submodule_search_locations is not None:

@@ -34,7 +34,7 @@ from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.root_models import has_parameters
 from autofuse.profiling.live.step_models import ScriptRoots
-from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, rest_of, shares
+from autofuse.profiling.live.waiting_times import WaitClock, WaitingTimes, rest_of, shares
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe, Profile
 from autofuse.torch_private.nested import tensors_in
@@ -99,7 +99,7 @@ class Conductor:
             to_the_end: Whether the program runs to its end after the profile is complete.
         """
         self.schedule, self.name, self.show_progress, self.to_the_end = schedule, name, show_progress, to_the_end
-        self.waiting = Waiting()
+        self.waiting = WaitClock()
         self.profile: Profile | None = None
         self._profile_of = profile_of
         self.measured: Measurements | None = None
@@ -117,7 +117,7 @@ class Conductor:
         self._phases = self._phases or self._steps()  # the first step sets things up and does not count
         try:
             self.complete = next(self._phases, self) is self
-        except Exception as error:  # autofuse's own, not the program's
+        except Exception as error:  # this is an error of autofuse, not of the program
             self.complete, self.failure = True, error
         if self.complete:
             self._finish()
@@ -125,17 +125,17 @@ class Conductor:
     def restart(self) -> None:
         """The counted events were not steps: discard the measurements and start again."""
         if not self.complete:
-            self._leave()
+            self._close_phases()
             self._phases, self.measured, self.roots = None, None, ScriptRoots()
 
     def close(self) -> None:
         """The program has ended. Turn off the active instrument, and build a profile of what was measured."""
-        self._leave()
+        self._close_phases()
         if self.measured is not None and len(self.measured.seconds) > 1 and not self.complete:
             self.measured.notes.append("The program ended before everything was measured.")
             self.profile = self._profile_of(self.measured, False)
 
-    def _leave(self) -> None:
+    def _close_phases(self) -> None:
         if self._phases is not None:
             self._phases.close()
 
@@ -159,7 +159,7 @@ class Conductor:
         self.profile = self._profile_of(self.measured, True)
 
     def _new_measurements(self) -> Measurements:
-        self.roots.let_go()
+        self.roots.drop_graphs()
         models = self.roots.models
         given = tuple(tensors_in(tuple(self.roots.calls.values())))
         devices = [device_of(model, given) for model in (*models.values(), nn.Identity())]
@@ -199,7 +199,9 @@ class Conductor:
             samples = round(sum(n or 0 for n in loaded) / len(loaded))
             tokens = None if batch.tokens is None else round(batch.tokens / batch.samples * samples)
             batch = Batch(samples, tokens, "what torch's DataLoader gave in a step")
-        elif len(self.roots.optimizers) == 1 and not self.waiting.closures:  # LBFGS looks at one batch many times
+        elif (
+            len(self.roots.optimizers) == 1 and not self.waiting.closures
+        ):  # LBFGS evaluates one batch several times in a step
             batch = batch.times(max(1, self.roots.backwards))
         return batch.given(self.schedule.samples, self.schedule.tokens)
 

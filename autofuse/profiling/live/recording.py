@@ -68,23 +68,31 @@ class Recording:
         self._trace: Trace | None = None
 
     def __enter__(self) -> Recording:
-        """Start recording. Raises RuntimeError if another torch profiler runs, or another block watches modules."""
+        """Start recording.
+
+        Raises:
+            RuntimeError: Another torch profiler runs, or another block watches modules.
+        """
         with ExitStack() as block:
             block.enter_context(quiet_profiler())
             profiler = profile(activities=_activities(self._device))
             synchronize(self._device)
             self._bare.append(_probe_seconds())
-            _start(profiler)
-            block.callback(self._stop, profiler)
+            _start_profiler(profiler)
+            block.callback(self._stop_profiler, profiler)
             self._recorded.append(self._recorded_probe_seconds())
             block.enter_context(around_calls(self._names, self._range))
             self._block = block.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop recording. Raises RuntimeError if the steps ran their own profiler, which ended this one."""
+        """Stop recording.
+
+        Raises:
+            RuntimeError: The steps ran their own profiler, which ended this one.
+        """
         try:
-            self.end_step()  # raises if the device failed
+            self.end_step()  # also raises an error of the device
         finally:
             self._block.close()
         if kind is None and not self._content:
@@ -151,7 +159,7 @@ class Recording:
         ):
             return _probe_seconds()
 
-    def _stop(self, profiler: profile) -> None:
+    def _stop_profiler(self, profiler: profile) -> None:
         if not is_profiler_enabled():
             self._missing = _ONE_AT_A_TIME
             return
@@ -179,10 +187,10 @@ def _probe_seconds() -> _Probed:
     """Return the seconds of a small operator (two events) and of an empty module's call, the shortest of several."""
     small = torch.ones(1, device="cpu")
     with torch.no_grad():
-        return _shortest(lambda: torch.relu(small)), _shortest(lambda: _PROBE(small))
+        return _shortest_of_several(lambda: torch.relu(small)), _shortest_of_several(lambda: _PROBE(small))
 
 
-def _shortest(action: Callable[[], object]) -> float:
+def _shortest_of_several(action: Callable[[], object]) -> float:
     seconds = []
     for _ in range(_REPEATS):
         start = perf_counter()
@@ -192,7 +200,7 @@ def _shortest(action: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def _start(profiler: profile) -> None:
+def _start_profiler(profiler: profile) -> None:
     # torch starts a second profiler silently, and the trace of the first is lost.
     if is_profiler_enabled():
         raise RuntimeError(_ONE_AT_A_TIME)

@@ -29,13 +29,13 @@ def levels(flops: Flops, step_seconds: float, roofs: Roofs, works: Own) -> dict[
     MFU and HFU are FLOPs / seconds / the peak in the dtype of most FLOPs. ideal: the sum of the operators' ideal
     seconds / seconds. It is unknown if `works` were computed without roofs.
     """
-    found = {name: _of_peak(name, count, flops, step_seconds, roofs) for name, count in _counts(flops)}
+    found = {name: _level_of_peak(name, count, flops, step_seconds, roofs) for name, count in _counts(flops)}
     found["ideal"] = _ideal_level(total(works.values()), step_seconds, roofs)
     return found
 
 
 def total(works: Iterable[Work]) -> Work:
-    """Return the sum."""
+    """Return the sum of all works."""
     return reduce(add, works, Work())
 
 
@@ -43,7 +43,7 @@ def _counts(flops: Flops) -> tuple[tuple[str, int | None], ...]:
     return ("hfu", flops.hardware), ("mfu", flops.model)
 
 
-def _of_peak(name: str, count: int | None, flops: Flops, seconds: float, roofs: Roofs) -> Level:
+def _level_of_peak(name: str, count: int | None, flops: Flops, seconds: float, roofs: Roofs) -> Level:
     if count is None:
         return Level(name, reason=flops.reason or "FLOPs were not counted.")
     if not count:

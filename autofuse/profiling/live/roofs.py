@@ -26,7 +26,7 @@ from autofuse.results.profile import Roof
 from autofuse.torch_private import disable_current_modes
 
 HERE = "measured on this machine"
-_BUDGET = 0.08  # seconds for each thing that is measured
+_BUDGET = 0.08  # time budget of each measurement, in seconds
 _FEWEST = 3
 _LOCK = threading.RLock()
 _KNOWN: dict[tuple[str, int, str], Roofs] = {}
@@ -70,7 +70,11 @@ class Roofs:
         return max(rate for _, rate in self.bandwidths) if len(self.bandwidths) > 1 else None
 
     def flops(self, dtype: torch.dtype | str) -> float:
-        """Return the FLOP/s of matrix products, two for each pair of entries. Raises KeyError if it is unknown."""
+        """Return the FLOP/s of matrix products in `dtype`: two FLOPs for each pair of entries.
+
+        Raises:
+            KeyError: The rate of this dtype is unknown and cannot be measured.
+        """
         name = str(dtype).removeprefix("torch.")
         if name not in self.known:
             if self.measure is None:
@@ -127,7 +131,7 @@ def roofs(device: torch.device | str = "cpu") -> Roofs:
     with _LOCK:
         if key not in _KNOWN:
             with _without_modes():
-                _KNOWN[key] = _measure(device)
+                _KNOWN[key] = _measure_roofs(device)
         return _KNOWN[key]
 
 
@@ -140,35 +144,39 @@ def _rounding(device: torch.device) -> str:
         return str(getattr(backend.matmul, "fp32_precision", ""))
 
 
-def _measure(device: torch.device) -> Roofs:
+def _measure_roofs(device: torch.device) -> Roofs:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     peak = peak_of(name) if device.type == "cuda" else None
     if peak is not None:
-        return _of_data_sheet(device, name, peak)
+        return _roofs_of_data_sheet(device, name, peak)
     name = processor() if device.type == "cpu" else name
     return Roofs(
-        name, _bandwidths(device), _exponentials(device), _launch(device), measure=lambda d: _products(device, d)
+        name,
+        _bandwidths(device),
+        _exponential_rate(device),
+        _launch_seconds(device),
+        measure=lambda d: _product_rate(device, d),
     )
 
 
-def _of_data_sheet(device: torch.device, name: str, peak: DevicePeak) -> Roofs:
+def _roofs_of_data_sheet(device: torch.device, name: str, peak: DevicePeak) -> Roofs:
     return Roofs(
-        name, ((0, peak.bytes_per_second),), _exponentials(device), _launch(device), dict(peak.flops),
-        lambda d: _products(device, d), peak.source, peak.source,
+        name, ((0, peak.bytes_per_second),), _exponential_rate(device), _launch_seconds(device), dict(peak.flops),
+        lambda d: _product_rate(device, d), peak.source, peak.source,
     )  # fmt: skip
 
 
 # Measurements.
 
 
-def _products(device: torch.device, dtype: str) -> float:
+def _product_rate(device: torch.device, dtype: str) -> float:
     """Return the FLOP/s of square products. The sizes grow while a product takes little time."""
     kind = getattr(torch, "float32" if dtype == "tensorfloat32" else dtype)
     best, started = 0.0, time.perf_counter()
     with _LOCK, _without_modes():
         for n in (256, 512, 1024) if device.type == "cpu" else (2048, 4096, 8192):
             a, b = (torch.rand(n, n, device=device, generator=_generator(device)).to(kind) for _ in range(2))
-            seconds = _fastest(partial(torch.mm, a, b), device, 10 if device.type != "cpu" else 1)
+            seconds = _fastest_run(partial(torch.mm, a, b), device, 10 if device.type != "cpu" else 1)
             best = max(best, 2 * n**3 / seconds)
             if seconds > _BUDGET / 4 or time.perf_counter() - started > 3 * _BUDGET:
                 break
@@ -190,20 +198,20 @@ def _bandwidth(device: torch.device, touched: int) -> float:
     """Return bytes read and written per second: the better of a copy and a sum of two vectors into a third."""
     repeats = 10 if device.type != "cpu" else 1
     x, y = torch.ones(2, touched // 8, device=device)
-    copied = 2 * x.nbytes / _fastest(partial(y.copy_, x), device, repeats)
+    copied = 2 * x.nbytes / _fastest_run(partial(y.copy_, x), device, repeats)
     x, y, z = torch.ones(3, touched // 12, device=device)
-    added = 3 * x.nbytes / _fastest(partial(torch.add, x, y, out=z), device, repeats)
+    added = 3 * x.nbytes / _fastest_run(partial(torch.add, x, y, out=z), device, repeats)
     return float(max(copied, added))
 
 
-def _exponentials(device: torch.device) -> float:
+def _exponential_rate(device: torch.device) -> float:
     n = 2**16 * (torch.get_num_threads() if device.type == "cpu" else 256)
     x = torch.linspace(-4, 4, n, device=device)
     y = torch.empty_like(x)
-    return n / _fastest(lambda: torch.exp(x, out=y), device)
+    return n / _fastest_run(lambda: torch.exp(x, out=y), device)
 
 
-def _launch(device: torch.device) -> float:
+def _launch_seconds(device: torch.device) -> float:
     """Return the seconds of a small operator with gradients on, as in a forward."""
     x = torch.ones(1, device=device, requires_grad=True)
 
@@ -212,10 +220,10 @@ def _launch(device: torch.device) -> float:
             for _ in range(100):
                 torch.add(x, x)
 
-    return _fastest(many, device) / 100
+    return _fastest_run(many, device) / 100
 
 
-def _fastest(action: Callable[[], Any], device: torch.device, repeats: int = 1) -> float:
+def _fastest_run(action: Callable[[], Any], device: torch.device, repeats: int = 1) -> float:
     """Return the seconds of the fastest of several runs, each with `repeats` actions in a queue.
 
     On a CPU one thread is tried, too: if other programs use its cores, threads that wait for each other may be slower.
@@ -228,7 +236,7 @@ def _fastest(action: Callable[[], Any], device: torch.device, repeats: int = 1) 
     alone = device.type == "cpu" and torch.get_num_threads() > 1
     best = math.inf
     for threads in (torch.get_num_threads(), *([1] if alone else [])):
-        with _threads(threads) if alone else nullcontext():
+        with _torch_threads(threads) if alone else nullcontext():
             run()
             until, count = time.perf_counter() + _BUDGET / (2 if alone else 1), 0
             while count < _FEWEST or time.perf_counter() < until:
@@ -240,7 +248,7 @@ def _fastest(action: Callable[[], Any], device: torch.device, repeats: int = 1) 
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _torch_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

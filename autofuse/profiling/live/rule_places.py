@@ -79,13 +79,16 @@ def read_places(
 ) -> Reading:  # fmt: skip
     """The sites of `model` in its current mode (train or eval) for such inputs, in the order of its modules.
 
-    For an optimized model, the original is read, and the statuses come from its report. Raises what optimize raises for
-    invalid arguments.
+    For an optimized model, the original is read, and the statuses come from its report. Invalid arguments raise the
+    errors of optimize.
 
     Args:
         model: the model.
         inputs: as for optimize.
         call: positional and keyword arguments, in place of `inputs`.
+        select: as for optimize: the rules to try.
+        ignore: as for optimize: the rules not to try.
+        modules: as for optimize: the modules to read.
     """
     inner = unwrap(model)
     named = user_modules(inner)

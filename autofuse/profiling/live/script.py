@@ -50,7 +50,7 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
         except KeyboardInterrupt:
             outcome.interrupted, how = True, ", interrupted"
         except Exception as error:
-            trace = _of_program(error.__traceback__)
+            trace = _traceback_of_program(error.__traceback__)
             sys.excepthook(type(error), error.with_traceback(trace), trace)
             how = f" with {type(error).__name__}"
         finally:
@@ -59,11 +59,11 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
         raise conductor.failure
     outcome.by = boundaries.by
     if not conductor.complete:
-        outcome.trouble = f"{name} ended{how} {_after(conductor)}"
+        outcome.trouble = f"{name} ended{how} {_incomplete_reason(conductor)}"
     return outcome
 
 
-def _after(conductor: Conductor) -> str:
+def _incomplete_reason(conductor: Conductor) -> str:
     if not conductor.heard:
         return (
             "and no step was seen: no optimizer stepped, and no model was called repeatedly. Profile a program that "
@@ -76,8 +76,8 @@ def _after(conductor: Conductor) -> str:
     )
 
 
-def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the program's own first line on."""
+def _traceback_of_program(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in the program, without autofuse's own frames."""
     while trace is not None and trace.tb_next and trace.tb_frame.f_globals.get("__name__", "").startswith("autofuse."):
         trace = trace.tb_next
     return trace

@@ -21,7 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from autofuse.fx.trace.own_forward import OBSERVES_ONLY
 from autofuse.profiling.live.call_stack import callers
-from autofuse.profiling.live.step_pattern import Rhythm
+from autofuse.profiling.live.step_pattern import StepPattern
 from autofuse.profiling.live.waiting_times import uncompiled
 from autofuse.torch_private import OPTIMIZER_POST_HOOKS, current_graph_task_id
 
@@ -41,12 +41,14 @@ class Boundaries:
 
     def __init__(self, ended: Callable[[], None], restart: Callable[[], None], inference: bool = False) -> None:
         self._ended, self._restart = ended, restart
-        self._rhythm = Rhythm()
+        self._pattern = StepPattern()
         self._home = os.getpid(), threading.get_ident()
         self._stepping: list[Optimizer] = []  # of nested steps, the outermost first
         self._due = False  # a step is over, and is reported when the next one begins
         self._task = -1  # the backward pass in which an optimizer stepped last
-        self._later = False  # report later: instruments cannot change in a backward pass or in compiled code
+        self._later = (
+            False  # report the end later, because instruments cannot change in a backward pass or in compiled code
+        )
         self._after_step_outside = uncompiled(self._after_step)
         self._calls = OutermostCalls(self._before_call)
         self._by_calls = inference
@@ -107,7 +109,7 @@ class Boundaries:
             self._note_act(_key(optimizer))
         elif task == -1 or task != self._task:  # all optimizers of one backward pass count as one
             self._task, self._later = task, True
-            self._due = self._heard(_key(optimizer) if task == -1 else "backward") or self._due
+            self._due = self._record_act(_key(optimizer) if task == -1 else "backward") or self._due
 
     def _after_scaler_step(self, optimizer: Optimizer) -> None:
         """A GradScaler stepped, or found infinities and skipped the step."""
@@ -116,9 +118,9 @@ class Boundaries:
 
     def _note_act(self, who: Hashable) -> None:
         if self._by_calls:  # the program has an optimizer after all
-            self._by_calls, self._rhythm, self._due = False, Rhythm(), False
+            self._by_calls, self._pattern, self._due = False, StepPattern(), False
             self._restart_profile()
-        ends = self._heard(who)
+        ends = self._record_act(who)
         if not self._later:
             self._calls.leave()
         if ends:
@@ -136,15 +138,15 @@ class Boundaries:
         if not self.optimizers and not self._by_calls and not self._has_optimizer and self._seen > _CALLS_TO_SEE:
             self._by_calls = True
         if self._by_calls:
-            self._due = self._heard(module)
+            self._due = self._record_act(module)
 
     def _note_new_optimizer(self) -> None:
         self._has_optimizer = True
 
-    def _heard(self, who: Hashable) -> bool:
-        before = self._rhythm.changes
-        ends = self._rhythm.heard(who)
-        if self._rhythm.changes != before:
+    def _record_act(self, who: Hashable) -> bool:
+        before = self._pattern.changes
+        ends = self._pattern.record_act(who)
+        if self._pattern.changes != before:
             self._restart_profile()
         return ends
 
@@ -153,7 +155,7 @@ class Boundaries:
             self._restart()
 
     def _end(self) -> None:
-        with self._calls.lifted():  # instruments change nn.Module.__call__ below it
+        with self._calls.lifted():  # instruments replace nn.Module.__call__ below this observer
             self._ended()
 
 

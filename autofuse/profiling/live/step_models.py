@@ -35,11 +35,11 @@ class ScriptRoots(Roots):
         """Observe the calls, their callers and the backward passes in the block."""
         with ExitStack() as stack:
             stack.enter_context(super().watching())
-            stack.enter_context(self._counting_backwards())
+            stack.enter_context(self._count_backward_passes())
             yield
 
-    def let_go(self) -> None:
-        """Keep the values of the calls' arguments, but not their graphs."""
+    def drop_graphs(self) -> None:
+        """Detach the arguments of the recorded calls, so that their autograd graphs are freed."""
 
         def detached(value: Any) -> Any:
             return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
@@ -69,11 +69,11 @@ class ScriptRoots(Roots):
     @contextmanager
     def _on_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         if self._depth == 0 and module not in self.calls:
-            self._ask_frames(module)
+            self._find_owner_in_frames(module)
         with super()._on_call(module, args, kwargs):
             yield
 
-    def _ask_frames(self, module: nn.Module) -> None:
+    def _find_owner_in_frames(self, module: nn.Module) -> None:
         """Find a module's owner and name in the frames that lead to its call.
 
         The owner is the largest module that contains it and that a function's local variables hold. The name is that in
@@ -93,7 +93,7 @@ class ScriptRoots(Roots):
             self.owners[module] = max(containers, key=containers.__getitem__)
 
     @contextmanager
-    def _counting_backwards(self) -> Iterator[None]:
+    def _count_backward_passes(self) -> Iterator[None]:
         original = torch.autograd.backward
 
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -110,5 +110,5 @@ class ScriptRoots(Roots):
 def _locals(frame: types.FrameType) -> dict[str, Any]:
     values = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        frame.f_locals.clear()  # this copy would keep the step's tensors for as long as the frame exists
+        frame.f_locals.clear()  # the copy of the locals would keep the tensors of the step alive as long as the frame
     return values

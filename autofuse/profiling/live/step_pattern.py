@@ -12,19 +12,19 @@ from collections.abc import Hashable
 _PATIENCE = 64  # after so many acts without a repetition, the most frequent actor ends steps
 
 
-class Rhythm:
-    """Decides at each act whether a step ends with it. `changes` counts how often an earlier decision was wrong."""
+class StepPattern:
+    """Decides for each act whether a step ends with it. `changes` counts the decisions that were wrong later."""
 
     def __init__(self) -> None:
         self.changes = 0
-        self._heard: list[Hashable] = []  # acts since the last new actor
-        self._first: Hashable = None  # the actor that begins the first step, and so begins each
+        self._acts: list[Hashable] = []  # acts since the last new actor
+        self._first: Hashable = None  # the actor whose act begins every step
         self._known: set[Hashable] = set()
         self._pattern: list[Hashable] = []  # the acts of one step; empty while they are unknown
         self._position = 0  # acts of the current step
         self._only: Hashable = None  # the actor that ends steps if nothing repeats
 
-    def heard(self, who: Hashable) -> bool:
+    def record_act(self, who: Hashable) -> bool:
         """Record an act of `who`, and return whether a step ends with it.
 
         With a single actor, each act ends a step. With several, the acts must repeat first.
@@ -33,7 +33,7 @@ class Rhythm:
             self._begin(who)
         elif self._pattern and who != self._pattern[self._position]:
             self._forget_pattern()
-        self._heard.append(who)
+        self._acts.append(who)
         if not self._pattern:
             return self._learn(who)
         self._position = (self._position + 1) % len(self._pattern)
@@ -50,7 +50,7 @@ class Rhythm:
         else:
             self._first = who
         self._known.add(who)
-        self._heard, self._only = [], None
+        self._acts, self._only = [], None
         self._pattern, self._position = [who], 0
 
     def _forget_pattern(self) -> None:
@@ -60,20 +60,20 @@ class Rhythm:
     def _learn(self, who: Hashable) -> bool:
         if self._only is not None:
             return who == self._only
-        if len(self._heard) > _PATIENCE:
-            self._only = Counter(self._heard).most_common(1)[0][0]
+        if len(self._acts) > _PATIENCE:
+            self._only = Counter(self._acts).most_common(1)[0][0]
             return who == self._only
-        for period in range(1, len(self._heard) // 2 + 1):
-            if self._heard[period:] == self._heard[:-period]:
+        for period in range(1, len(self._acts) // 2 + 1):
+            if self._acts[period:] == self._acts[:-period]:
                 start = self._first_act(period)
-                self._pattern = self._heard[start : start + period]
-                self._position = (len(self._heard) - start) % period
+                self._pattern = self._acts[start : start + period]
+                self._position = (len(self._acts) - start) % period
                 return self._position == 0
         return False
 
     def _first_act(self, period: int) -> int:
         """Return where a step begins in the recorded acts: at the actor that began the first step."""
         for i in range(1, period + 1):
-            if self._heard[i % period] == self._first != self._heard[i - 1]:
+            if self._acts[i % period] == self._first != self._acts[i - 1]:
                 return i % period
         return 0

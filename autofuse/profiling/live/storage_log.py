@@ -38,16 +38,16 @@ _BLOCK = 512  # bytes: torch's CUDA allocator rounds up to them (kMinBlockSize i
 class StoredTensor:
     """The memory of one storage.
 
-    layer: the module that took it.
+    layer: the module that allocated it.
     epoch, died_in: indices in the list of epochs.
-    stood: it existed before an operator of the step returned it.
+    existed: an operator of the step used it before any operator returned it.
     mark: its kind, if it was given.
     """
 
-    __slots__ = ("died_in", "epoch", "layer", "mark", "reference", "size", "stood")
+    __slots__ = ("died_in", "epoch", "existed", "layer", "mark", "reference", "size")
 
-    def __init__(self, epoch: int, layer: str, stood: bool) -> None:
-        self.size, self.epoch, self.layer, self.stood = 0, epoch, layer, stood
+    def __init__(self, epoch: int, layer: str, existed: bool) -> None:
+        self.size, self.epoch, self.layer, self.existed = 0, epoch, layer, existed
         self.died_in: int | None = None
         self.mark: str | None = None
         self.reference: Any = None  # weak, to the storage
@@ -99,7 +99,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for storage in storages_of(tensor):
             piece = self._known.get(storage)
             if piece is None:
-                piece = self._add(storage, tensor.device, stood=True)
+                piece = self._add(storage, tensor.device, existed=True)
             if piece is not None and piece.mark in over:
                 piece.mark, piece.layer = what, layer
 
@@ -176,13 +176,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._update_epoch()
         for x in pytree.arg_tree_leaves(*args, **(kwargs or {})):
             if isinstance(x, Tensor):
-                self._record_tensor(x, stood=True)
+                self._record_tensor(x, existed=True)
         before = self.total
         with self.workspace.operator(len(self.moments)):
             result = func(*args, **(kwargs or {}))
         for x in pytree.tree_leaves(result):
             if isinstance(x, Tensor):
-                self._record_tensor(x, stood=False)
+                self._record_tensor(x, existed=False)
         self.moments.append(Moment(len(self.changes), self.total, self._layer(), before))
         return result
 
@@ -193,26 +193,26 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if now != self.epochs[-1]:
             self.epochs.append(now)
 
-    def _record_tensor(self, x: Tensor, stood: bool) -> None:
+    def _record_tensor(self, x: Tensor, existed: bool) -> None:
         for storage in storages_of(x):
             if storage not in self._known:
-                self._add(storage, x.device, stood)
+                self._add(storage, x.device, existed)
             else:
                 self._update_size(storage)
 
-    def _add(self, storage: torch.UntypedStorage, device: torch.device, stood: bool) -> StoredTensor | None:
+    def _add(self, storage: torch.UntypedStorage, device: torch.device, existed: bool) -> StoredTensor | None:
         if device.type != self.device.type or self.device.index not in (None, device.index):
             return None
-        piece = StoredTensor(len(self.epochs) - 1, self._layer(), stood)
+        piece = StoredTensor(len(self.epochs) - 1, self._layer(), existed)
         self._known[storage] = piece
         piece.reference = weakref.ref(storage, lambda _: self._release(piece))
-        self._change(piece, self._bytes(storage))
+        self._log_change(piece, self._bytes(storage))
         return piece
 
     def _update_size(self, storage: torch.UntypedStorage) -> None:
         piece = self._known.get(storage)
         if piece is not None and piece.size != self._bytes(storage):
-            self._change(piece, self._bytes(storage) - piece.size)
+            self._log_change(piece, self._bytes(storage) - piece.size)
 
     def _bytes(self, storage: torch.UntypedStorage) -> int:
         size = int(storage.nbytes())
@@ -220,9 +220,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _release(self, piece: StoredTensor) -> None:
         piece.died_in = len(self.epochs) - 1
-        self._change(piece, -piece.size)
+        self._log_change(piece, -piece.size)
 
-    def _change(self, piece: StoredTensor, by: int) -> None:
+    def _log_change(self, piece: StoredTensor, by: int) -> None:
         piece.size += by
         self.total += by
         self.changes.append((piece, by))

@@ -40,8 +40,8 @@ class WaitingTimes:
     backward: float = 0.0
 
 
-class Waiting:
-    """Seconds on the host's clock, batches and samples since the last `take`.
+class WaitClock:
+    """Clocks the waits of the host: seconds, batches and samples since the last `take`.
 
     samples: None if a batch does not show them.
     prefetching: other processes or threads fetch ahead.
@@ -69,16 +69,16 @@ class Waiting:
         """Count in the block."""
         with ExitStack() as stack:
             for kind in _iterators():
-                stack.enter_context(self._around_next(kind))
+                stack.enter_context(self._clock_next(kind))
             stack.callback(register_optimizer_step_pre_hook(uncompiled(self._begin_step)).remove)
             stack.callback(register_optimizer_step_post_hook(uncompiled(self._end_step)).remove)
-            stack.enter_context(self._around_zero_grad())
+            stack.enter_context(self._clock_zero_grad())
             for name in ("backward", "grad"):
-                stack.enter_context(self._around_backward(name))
+                stack.enter_context(self._clock_backward(name))
             yield
 
     @contextmanager
-    def _around_next(self, kind: type[Any]) -> Iterator[None]:
+    def _clock_next(self, kind: type[Any]) -> Iterator[None]:
         original, owner_thread = kind.__next__, threading.get_ident()
 
         def next_batch(iterator: Any) -> Any:
@@ -105,7 +105,7 @@ class Waiting:
             kind.__next__ = original
 
     @contextmanager
-    def _around_backward(self, name: str) -> Iterator[None]:
+    def _clock_backward(self, name: str) -> Iterator[None]:
         """Clock torch.autograd.backward, which Tensor.backward calls, or torch.autograd.grad.
 
         The time of an optimizer that steps within a backward pass belongs to the optimizer.
@@ -131,7 +131,7 @@ class Waiting:
             setattr(torch.autograd, name, original)
 
     @contextmanager
-    def _around_zero_grad(self) -> Iterator[None]:
+    def _clock_zero_grad(self) -> Iterator[None]:
         original, owner_thread = Optimizer.zero_grad, threading.get_ident()
 
         @functools.wraps(original)
@@ -171,7 +171,7 @@ def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def shares(
-    waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: Waiting, device: torch.device
+    waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: WaitClock, device: torch.device
 ) -> list[Share]:
     """Return the shares of data, optimizer and backward pass in timed steps, each with its basis or a reason."""
     steps = len(seconds)

@@ -87,18 +87,20 @@ class PlannedModel:
         with self.paper.in_use(), _without_log():
             model, optimizer, spread_, fused = self._prepared or self._prepare(inputs)
             before = _fallbacks(model)
-            holding = self._holdings(model, optimizer, inputs)
+            holding = self._measure_holdings(model, optimizer, inputs)
             if self.fusing and _fallbacks(model) != before:  # fused for other sizes only
                 model, optimizer, spread_, fused = self._prepare(inputs)
-                holding = self._holdings(model, optimizer, inputs)
-        return _estimate(holding, spread_, fused)
+                holding = self._measure_holdings(model, optimizer, inputs)
+        return _estimate_of_holding(holding, spread_, fused)
 
     def _prepare(self, inputs: Any) -> tuple[nn.Module, Optimizer | None, Spread, int]:
         model = self.paper.model(self.base)
         fused = 0
         if self.fusing:
             example = (inputs,) if isinstance(inputs, Tensor) else inputs
-            with _autocast(self.setting.autocast, cached=False):  # guards hold for the state that they are made in
+            with _autocast(
+                self.setting.autocast, cached=False
+            ):  # guards are valid for the state in which they are created
                 optimize_on_paper(model, example)
             fused = len(report(model).with_status("fused"))
         divided = spread(model, self.setting)
@@ -106,7 +108,7 @@ class PlannedModel:
         self._prepared = model, _optimizer(model, self.setting.optimizer), divided, fused
         return self._prepared
 
-    def _holdings(self, model: nn.Module, optimizer: Optimizer | None, inputs: Any) -> PeakHoldings:
+    def _measure_holdings(self, model: nn.Module, optimizer: Optimizer | None, inputs: Any) -> PeakHoldings:
         with PeakHoldings(
             ModuleNames({"": model}), () if optimizer is None else (optimizer,), inputs=inputs
         ) as holding:
@@ -184,7 +186,7 @@ def _fallbacks(model: nn.Module) -> int:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Planning says everything in its result: what guards and captures log about a model on paper is noise."""
+    """Suppress the log in the block: messages of guards and captures about a model on paper are noise."""
     before, _LOG.disabled = _LOG.disabled, True
     try:
         yield
@@ -192,7 +194,7 @@ def _without_log() -> Iterator[None]:
         _LOG.disabled = before
 
 
-def _estimate(holding: PeakHoldings, spread_: Spread, fused: int) -> MemoryEstimate:
+def _estimate_of_holding(holding: PeakHoldings, spread_: Spread, fused: int) -> MemoryEstimate:
     """The memory of one device. Shares apply to every moment of the step, because its peak can move."""
     most, states, host = dict[str, int](), 0, 0.0
     for kinds in holding.over_time():

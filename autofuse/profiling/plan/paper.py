@@ -64,7 +64,7 @@ class Paper:
         with self.in_use():
             memo: dict[int, Any] = {}
             for tensor in (*model.parameters(), *model.buffers()):
-                memo[id(tensor)] = self._fake(tensor, dtype)
+                memo[id(tensor)] = self._fake_tensor(tensor, dtype)
             return copy.deepcopy(model, memo)
 
     def inputs(self, inputs: Any, batch: int | None, sequence: int | None, dtype: torch.dtype | None) -> Any:
@@ -98,19 +98,19 @@ class Paper:
         with self.in_use():
             return pytree.tree_map(resized, inputs)
 
-    def _fake(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    def _fake_tensor(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         fake: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
         if not isinstance(tensor, nn.Parameter):
             return fake
         parameter = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-        known = vars(parameter)  # a fake tensor keeps its device and its mode there
+        known = vars(parameter)  # a fake tensor keeps its device and its mode in its own attributes
         known.update({name: value for name, value in vars(tensor).items() if name not in known})
         return parameter
 
 
 class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The truth value of unknown numbers is False while a model is built. This ends loops of initializers."""
+    """While a model is built, the truth value of an unknown number is False, so that loops of initializers end."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is LOCAL_SCALAR_DENSE and args[0].dtype is torch.bool:

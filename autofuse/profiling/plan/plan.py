@@ -48,13 +48,15 @@ def plan(
             factory's model is built without allocating memory if possible.
         inputs: as `compare` takes them. They may be on the meta device, and so may the model.
         step: as `compare` takes it, without the optimizer's step. None: forward, mean squares of the outputs, backward.
-        batch, sequence: other sizes than the inputs have.
+        batch: another batch size than the inputs have.
+        sequence: another sequence length than the inputs have.
         dtype: dtype of parameters, buffers and inputs.
         autocast: dtype of autocast.
         checkpointing: "none", "block" (every repeated block of the model), or patterns of module names, "layers.*".
         optimizer: "none", "adamw", "adam", "sgd", "momentum" or "adagrad".
         strategy: "none", "ddp", "zero1", "zero2", "fsdp" (ZeRO stage 3), "hsdp" (`devices` is then the size of a
             group), or "tp", over `devices`.
+        devices: number of devices that share the step with `strategy`.
         capacity: the memory that has to hold the step.
         fuse: whether to plan the step after fusion too.
         scale: plan also how the step would scale from one device.
@@ -88,7 +90,7 @@ def plan(
     setting = replace(setting, batch=batch or known.samples, sequence=sequence or length)
     model = paper.model(subject, cast)
     sides = [
-        _side(PlannedModel(paper, model, step, setting, fusing), sizes, capacity)
+        _plan_side(PlannedModel(paper, model, step, setting, fusing), sizes, capacity)
         for fusing in (False, True)[: 1 + fuse]
     ]
     notes = (_NOT_COUNTED, *(f"By formula, not measured: {source}." for source in sources(setting)))
@@ -112,8 +114,8 @@ class _Sizes:
         return self._paper.inputs(self._inputs, batch or self._given, self._sequence, self._dtype)
 
 
-def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
-    if side.fusing and not can_watch():  # nothing would be fused, and the two sides would look alike
+def _plan_side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
+    if side.fusing and not can_watch():  # without a fused site, the two sides would be equal
         return report.Side(Memory(reason=str(because(forwards.PROFILED))), reason=_PROFILED)
     try:
         estimate = side.estimate(sizes.of())
@@ -135,17 +137,19 @@ def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> repor
         return result
     peak = estimate.memory.peak_bytes or 0
     return replace(
-        result, fit=_fit(peak, capacity.bytes, side.error), largest_batch=_largest(side, sizes, peak, capacity.bytes)
+        result,
+        fit=_fit_of_peak(peak, capacity.bytes, side.error),
+        largest_batch=_largest_batch(side, sizes, peak, capacity.bytes),
     )
 
 
-def _fit(peak: int, room: int, error: float) -> Fit:
+def _fit_of_peak(peak: int, room: int, error: float) -> Fit:
     if peak * (1 + error) <= room:
         return "fits"
     return "does not fit" if peak * (1 - error) > room else "too close to tell"
 
 
-def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | None:
+def _largest_batch(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | None:
     """The largest batch that fits with the error added. The peak grows with the batch, so bisection finds it.
 
     None if the inputs do not show their batch.
@@ -171,7 +175,7 @@ def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | N
             break
         if above is not None and above - below <= 1:
             break
-        guess = _next(known, room, below, above)
+        guess = _next_batch(known, room, below, above)
     return below
 
 
@@ -181,7 +185,7 @@ def _next_is_too_large(known: dict[int, int], batch: int, room: int) -> bool:
     return any(known[batch] + (known[batch] - known[b]) / (batch - b) > room for b in smaller)
 
 
-def _next(known: dict[int, int], room: int, below: int, above: int | None) -> int:
+def _next_batch(known: dict[int, int], room: int, below: int, above: int | None) -> int:
     """The batch to try next: where the line through the two nearest known peaks meets the capacity."""
     if len(known) == 1:
         return 2 * below if above is None else max(1, above // 2)

@@ -18,7 +18,7 @@ from typing import Literal
 
 Mode = Literal["strong", "weak"]
 BUCKET = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
-BACKWARD = 2 / 3  # of a step's computing: two products for each of the forward's
+BACKWARD = 2 / 3  # fraction of a step's computing: the backward has two products for each product of the forward
 
 STRATEGIES: Mapping[str, str] = {
     "ddp": "gradients are all-reduced in buckets of 25 MiB: 2 (n-1)/n x gradients; hidden behind the backward at best "
@@ -93,7 +93,7 @@ class Link:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """One strategy over so many devices. Simulated.
+    """The simulated step of one strategy over a number of devices.
 
     Attributes:
         sent, messages: bytes that one device sends in a step, and in how many messages.
@@ -185,7 +185,7 @@ def _traffic(
 
 
 def _all_reduce(data: float, devices: int, times: int, link: Link, hidden: float) -> _Traffic:
-    """Traffic of `data` bytes in total, in so many all-reduces."""
+    """The traffic of `times` all-reduces that send `data` bytes in total."""
     sent, messages = 2 * (devices - 1) / devices * data, 2 * (devices - 1) * times
     return _Traffic(sent, messages, link.seconds(sent, messages), hidden)
 

@@ -12,7 +12,11 @@ HALVES = ("bfloat16", "float16")
 
 
 def check_setting(setting: Setting) -> None:
-    """Raises Unplannable, with a sentence, for an unknown part and for parts that cannot be combined."""
+    """Check that every part of a setting is known, and that the parts can be combined.
+
+    Raises:
+        Unplannable: A part is unknown, or two parts cannot be combined. The message says what to pass.
+    """
     for what, value, possible in (
         ("dtype", setting.dtype, ("", *DTYPES)), ("autocast", setting.autocast, ("", *HALVES)),
         ("optimizer", setting.optimizer, OPTIMIZERS), ("strategy", setting.strategy, STRATEGIES),

@@ -29,9 +29,9 @@ SOURCES: Mapping[str, str] = {
     "zero2": "gradients and the optimizer's state are divided (ZeRO stage 2, Rajbhandari et al. 2020); the whole "
     "gradients of one block are held on top",
     "fsdp": "parameters, gradients and optimizer state are divided (ZeRO stage 3, Rajbhandari et al. 2020); as in "
-    "torch's fully_shard, what belongs to no block is also whole during the step, two blocks are whole (one runs, one "
-    "is fetched), and one block's gradients are",
-    "hsdp": "as fsdp, within a group of that many devices; groups hold the same",
+    "torch's fully_shard, three more parts are whole during the step: everything outside of blocks, two blocks (one "
+    "runs, one is fetched), and the gradients of one block",
+    "hsdp": "as fsdp, within a group of this number of devices; each group holds the same",
     "tp": "parameters, gradients, optimizer state, activations and temporaries are divided, as in tensor parallelism "
     "with sequence parallelism (Korthikanti et al. 2022)",
     "pipeline": "the first of p stages: 1/p of the blocks, everything outside of blocks, and the activations of min(p, "
@@ -75,15 +75,18 @@ class Spread:
 
 
 def spread(model: nn.Module, setting: Setting) -> Spread:
-    """The distribution of a step's memory under a setting. The parameters of `model` have the dtype in which they are
-    computed.
+    """The distribution of a step's memory under a setting.
+
+    Args:
+        model: the model. Its parameters have the dtype of the computation.
+        setting: the strategy, the number of devices, and the other choices.
 
     Raises:
         ValueError: an unknown strategy.
     """
     if setting.strategy not in STRATEGIES:
         raise ValueError(f"There is no strategy {setting.strategy!r}. Use one of {', '.join(STRATEGIES)}.")
-    shares = _shares(model, setting)
+    shares = _shares_by_kind(model, setting)
     factor = master_factor(model) if setting.master else 1.0
     added: dict[str, int] = {}
     if setting.master:
@@ -128,7 +131,7 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
 
 
-def _shares(model: nn.Module, setting: Setting) -> dict[str, float]:
+def _shares_by_kind(model: nn.Module, setting: Setting) -> dict[str, float]:
     tensor = setting.tensor * (setting.devices if setting.strategy == "tp" else 1)
     stage = _stage_share(model, setting.pipeline)
     shards = setting.devices * setting.context
@@ -144,10 +147,10 @@ def _shares(model: nn.Module, setting: Setting) -> dict[str, float]:
 
 def _stage_share(model: nn.Module, stages: int) -> float:
     """Part of the parameters that the first stage of a pipeline holds, with everything outside of blocks."""
-    total = _bytes(model)
+    total = _parameter_bytes(model)
     if stages == 1 or not total:
         return 1.0
-    in_blocks = sum(map(_bytes, blocks(model)))
+    in_blocks = sum(map(_parameter_bytes, blocks(model)))
     return (in_blocks / stages + total - in_blocks) / total
 
 
@@ -155,8 +158,8 @@ def _gathered_bytes(model: nn.Module, setting: Setting) -> int:
     """Bytes on top of the shares, in the dtype that the model computes in."""
     if setting.devices * setting.context == 1 or setting.strategy in ("none", "zero1", "tp"):
         return 0
-    sizes = [_bytes(block) for block in blocks(model)]
-    largest, rest = max(sizes, default=0), _bytes(model) - sum(sizes)
+    sizes = [_parameter_bytes(block) for block in blocks(model)]
+    largest, rest = max(sizes, default=0), _parameter_bytes(model) - sum(sizes)
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     bytes_ = {
         "ddp": trained * _stage_share(model, setting.pipeline), "zero2": largest, "fsdp": rest + 3 * largest,
@@ -165,5 +168,5 @@ def _gathered_bytes(model: nn.Module, setting: Setting) -> int:
     return int(bytes_[setting.strategy] / setting.tensor)
 
 
-def _bytes(module: nn.Module) -> int:
+def _parameter_bytes(module: nn.Module) -> int:
     return sum(p.nbytes for p in module.parameters())

@@ -61,18 +61,20 @@ def scaling_of(
 
     Simulated. `memory` is that of a step with the same batch on one device, and `error` its relative error.
     """
-    work, notes = _work(model, setting, scale)
+    work, notes = _step_work(model, setting, scale)
     counts = _device_counts(scale.most)
     modes: tuple[Mode, ...] = ("strong", "weak")
     estimates = [
-        estimate(work, strategy, n, _link(scale, strategy, n), mode=mode, group=_group(n), across=scale.across)
+        estimate(
+            work, strategy, n, _slowest_link(scale, strategy, n), mode=mode, group=_group_size(n), across=scale.across
+        )
         for mode in modes
         for n in counts
         for strategy in STRATEGIES
         if strategy not in _impossible_strategies(work, n)
     ]
     bytes_of = {
-        s: _device_bytes(model, memory, s, _group(scale.most) if s == "hsdp" else scale.most) for s in PLANNED[1:]
+        s: _device_bytes(model, memory, s, _group_size(scale.most) if s == "hsdp" else scale.most) for s in PLANNED[1:]
     }
     fits = {
         s: None if b is None or capacity is None else b * (1 + error) <= capacity.bytes for s, b in bytes_of.items()
@@ -88,14 +90,14 @@ def scaling_of(
         "estimates": [asdict(found) for found in estimates],
         "bytes_per_device": bytes_of,
         "advice": asdict(
-            _advice([e for e in estimates if e.mode == "weak" and e.devices == counts[-1]], fits, capacity)
+            _advice_texts([e for e in estimates if e.mode == "weak" and e.devices == counts[-1]], fits, capacity)
         ),
         "formulas": dict(STRATEGIES),
         "notes": [*_assumptions(scale), *notes],
     }
 
 
-def _work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[StepWork, list[str]]:
+def _step_work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[StepWork, list[str]]:
     trained = [p for p in model.parameters() if p.requires_grad]
     parts = list(blocks(model))
     width = _width(parts)
@@ -133,7 +135,7 @@ def _impossible_strategies(work: StepWork, devices: int) -> set[str]:
     return {strategy for strategy, is_so in cannot.items() if is_so}
 
 
-def _link(scale: Scale, strategy: str, devices: int) -> Link:
+def _slowest_link(scale: Scale, strategy: str, devices: int) -> Link:
     """A ring is as fast as its slowest link. With more than 8 devices, that is the link between groups."""
     spans = devices > NODE and strategy != "hsdp"
     return scale.across if spans and scale.across is not None else scale.link
@@ -155,7 +157,7 @@ def _device_bytes(model: nn.Module, memory: Memory, strategy: str, devices: int)
     return round(held) + divided.whole
 
 
-def _advice(estimates: list[StepEstimate], fits: dict[str, bool | None], capacity: Capacity | None) -> Advice:
+def _advice_texts(estimates: list[StepEstimate], fits: dict[str, bool | None], capacity: Capacity | None) -> Advice:
     if capacity is None:
         return Advice("", "Which strategy to use depends on what fits: pass the memory of a device.")
     return recommend(estimates, fits)
@@ -165,7 +167,7 @@ def _assumptions(scale: Scale) -> list[str]:
     stays = f", of which {scale.constant:.3g} s do not shrink with the batch" if scale.constant else ""
     return [
         f"A step takes {scale.seconds:.3g} s on one device ({scale.source}){stays}.",
-        f"The backward takes {BACKWARD:.0%} of the computing. At best, ddp hides its sending behind it.",
+        f"The backward takes {BACKWARD:.0%} of the computing. At best, ddp sends all gradients during the backward.",
         "Parameters and gradients are sent in the dtype that they are stored in.",
         "Memory and advice are for the same batch on every device (weak scaling). Devices do not slow each other down, "
         "and smaller pieces of work run as efficiently as large ones: real steps are slower.",
@@ -178,6 +180,6 @@ def _device_counts(most: int) -> list[int]:
     return powers if most in powers else [*powers, most]
 
 
-def _group(devices: int) -> int:
+def _group_size(devices: int) -> int:
     """The largest group of at most 8 that divides the devices."""
     return max(size for size in range(1, min(NODE, devices) + 1) if devices % size == 0)

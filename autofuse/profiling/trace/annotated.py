@@ -33,7 +33,7 @@ def annotate_trace(content: Any, trace: Trace, profile: Profile) -> dict[str, An
     result = dict(content) if isinstance(content, dict) else {}
     events = result.get("traceEvents") if isinstance(content, dict) else content
     process = _unused_process(events or [])
-    return result | {"traceEvents": [*(events or []), *_events(_tracks(trace, profile), process)]}
+    return result | {"traceEvents": [*(events or []), *_track_events(_tracks(trace, profile), process)]}
 
 
 def _tracks(trace: Trace, profile: Profile) -> Iterator[tuple[str, list[Slice]]]:
@@ -43,23 +43,23 @@ def _tracks(trace: Trace, profile: Profile) -> Iterator[tuple[str, list[Slice]]]
     owned = owners(trace)
     # Other calls are not the model's: for example, those that measure the cost of recording.
     calls = [one for one in owned if one.is_call and one.owner in layers and one.owner != OUTSIDE]
-    yield "phases", _phases(scope)
+    yield "phases", _phase_slices(scope)
     threads = list(dict.fromkeys(str(one.event.thread) for one in calls))
     for number, thread in enumerate(threads, 1):
         mine = [one for one in calls if str(one.event.thread) == thread]
         after = f", thread {number}" if len(threads) > 1 else ""
-        yield f"rules{after}", [found for one in mine for found in _rules(one, layers)]
-        yield f"layers as the host calls them{after}", [_call(one, layers) for one in mine]
-    for lane, slices in _on_device(owned, scope).items():
+        yield f"rules{after}", [found for one in mine for found in _rule_slices(one, layers)]
+        yield f"layers as the host calls them{after}", [_call_slice(one, layers) for one in mine]
+    for lane, slices in _device_slices(owned, scope).items():
         yield f"layers on {lane}", slices
 
 
-def _phases(scope: Scope) -> list[Slice]:
+def _phase_slices(scope: Scope) -> list[Slice]:
     moments = device_moments(scope)[0] if scope.has_gpu else host_moments(scope)
     return sorted((start, end, phase, {}) for phase, found in moments.items() for start, end in found)
 
 
-def _call(one: Owned, layers: Mapping[str, Layer]) -> Slice:
+def _call_slice(one: Owned, layers: Mapping[str, Layer]) -> Slice:
     fqn = str(one.owner)
     layer = layers.get(fqn)
     about: dict[str, Any] = {"phase": one.phase}
@@ -69,22 +69,22 @@ def _call(one: Owned, layers: Mapping[str, Layer]) -> Slice:
     return one.event.start, one.event.end, fqn or "(the model itself)", about
 
 
-def _rules(one: Owned, layers: Mapping[str, Layer]) -> Iterator[Slice]:
+def _rule_slices(one: Owned, layers: Mapping[str, Layer]) -> Iterator[Slice]:
     """Yield a slice for the rules that apply or are fused in the called module; declined ones are left out."""
     layer = layers.get(str(one.owner))
     places = [place for place in layer.places if place.status != "declined"] if layer else []
     if places:
-        name = "; ".join(map(_rule, places))
+        name = "; ".join(map(_rule_text, places))
         yield one.event.start, one.event.end, name, {"layer": str(one.owner)}
 
 
-def _rule(place: Place) -> str:
+def _rule_text(place: Place) -> str:
     saving = place.predicted_saving
     gain = f", predicted to save {1e3 * saving:.3g} ms a step" if saving and place.status == "applies" else ""
     return f"{place.rule} {place.status}{gain}"
 
 
-def _on_device(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
+def _device_slices(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
     """Return slices by stream. Consecutive kernels of one layer and one phase form one slice."""
     lanes: dict[str, list[Slice]] = {}
     if not scope.has_gpu:
@@ -104,13 +104,13 @@ def _on_device(owned: list[Owned], scope: Scope) -> dict[str, list[Slice]]:
     return dict(sorted(lanes.items()))
 
 
-def _events(tracks: Iterable[tuple[str, list[Slice]]], process: int) -> Iterator[dict[str, Any]]:
-    yield _metadata("process_name", process, 0, {"name": _PROCESS})
-    yield _metadata("process_labels", process, 0, {"labels": "phases, layers and rules"})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": _SORT_INDEX})
+def _track_events(tracks: Iterable[tuple[str, list[Slice]]], process: int) -> Iterator[dict[str, Any]]:
+    yield _metadata_event("process_name", process, 0, {"name": _PROCESS})
+    yield _metadata_event("process_labels", process, 0, {"labels": "phases, layers and rules"})
+    yield _metadata_event("process_sort_index", process, 0, {"sort_index": _SORT_INDEX})
     for thread, (name, slices) in enumerate(((n, s) for n, s in tracks if s), 1):
-        yield _metadata("thread_name", process, thread, {"name": name})
-        yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
+        yield _metadata_event("thread_name", process, thread, {"name": name})
+        yield _metadata_event("thread_sort_index", process, thread, {"sort_index": thread})
         for start, end, label, about in slices:
             begins = start / 1000  # microseconds; rounding keeps the order, so nested slices stay nested
             yield {
@@ -119,7 +119,7 @@ def _events(tracks: Iterable[tuple[str, list[Slice]]], process: int) -> Iterator
             }  # fmt: skip
 
 
-def _metadata(name: str, process: int, thread: int, about: dict[str, Any]) -> dict[str, Any]:
+def _metadata_event(name: str, process: int, thread: int, about: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": about}
 
 

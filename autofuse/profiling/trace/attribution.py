@@ -39,7 +39,7 @@ def _attributed_fraction(pieces: Sequence[OwnedTime], phase: Phase) -> float | N
     return attributed / (attributed + unknown) if attributed + unknown else None
 
 
-def _share(pieces: Sequence[OwnedTime], some: Sequence[OwnedTime]) -> float:
+def _share_of(pieces: Sequence[OwnedTime], some: Sequence[OwnedTime]) -> float:
     whole = sum(p.time for p in pieces)
     return sum(p.time for p in some) / whole if whole else 0.0
 
@@ -67,7 +67,7 @@ def _compiled_note(pieces: Sequence[OwnedTime]) -> str:
         where[piece.owner if piece.owner is not None else OUTSIDE] += piece.time
     named = ", ".join(name or "the model itself" for name, _ in where.most_common(3))
     return (
-        f"{_share(pieces, compiled):.0%} of the time lies in code that torch.compile generated ({named}). Compiled "
+        f"{_share_of(pieces, compiled):.0%} of the time lies in code that torch.compile generated ({named}). Compiled "
         "modules make no calls, so all of this time counts for the module that was compiled. To see the layers below, "
         "profile the model without torch.compile."
     )
@@ -78,7 +78,7 @@ def _unknown_note(pieces: Sequence[OwnedTime]) -> str:
     if not unknown:
         return ""
     return (
-        f"{_share(pieces, unknown):.1%} of the time has no known owner and counts as outside: its forward, or the "
+        f"{_share_of(pieces, unknown):.1%} of the time has no known owner and counts as outside: its forward, or the "
         "launch of its kernels, is not in the trace."
     )
 
@@ -98,7 +98,7 @@ def _overlap_note(pieces: Sequence[OwnedTime], scope: Scope) -> str:
 
 def _loss_note(pieces: Sequence[OwnedTime]) -> str:
     backward = [p for p in pieces if p.phase == "backward"]
-    loss = _share(backward, [p for p in backward if p.owner == OUTSIDE])
+    loss = _share_of(backward, [p for p in backward if p.owner == OUTSIDE])
     if loss < _NOTABLE:
         return ""
     return (

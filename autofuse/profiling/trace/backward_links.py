@@ -19,8 +19,12 @@ from autofuse.profiling.trace.trace import Event
 Owner = TypeVar("Owner")
 Thread = tuple[Hashable, Hashable]  # process, thread
 
-NODE = "autograd::engine::evaluate_function: "  # begins the names of the engine's events; the node's name follows
-_COMPARED_NODES = 500  # nodes of one thread that are compared with operators; more would not change the result
+NODE = (
+    "autograd::engine::evaluate_function: "  # prefix of the events of the autograd engine; the name of the node follows
+)
+_COMPARED_NODES = (
+    500  # the number of nodes of one thread that are compared with operators; a larger sample gives the same result
+)
 
 
 def sequence_number(event: Event) -> int | None:
@@ -105,7 +109,10 @@ class Forwards(Generic[Owner]):
         self._owners: dict[tuple[Thread, int], Owner] = {}
 
     def note(self, event: Event, owner: Owner) -> None:
-        """Record an operator of a forward, in order of time. Of several with one number, the last created the node."""
+        """Record an operator of a forward. Call it in order of time.
+
+        If several operators have one number, the last of them created the node.
+        """
         if (number := sequence_number(event)) is None or forward_thread_id(event) != 0:
             return
         thread = thread_of(event)

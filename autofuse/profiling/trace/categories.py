@@ -29,7 +29,7 @@ def categories_of(scope: Scope) -> Mapping[str, Category]:
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     time_of: dict[str, int] = defaultdict(int)
-    for category, name, nanoseconds in _of_gpus(scope) if scope.has_gpu else _of_host(scope):
+    for category, name, nanoseconds in _events_of_gpus(scope) if scope.has_gpu else _events_of_host(scope):
         counts[category][name] += 1
         time_of[category] += nanoseconds
     return {name: _category(counts[name], scope.seconds(time_of[name]), scope) for name in ORDER if name in counts}
@@ -39,7 +39,7 @@ def kernels_of(scope: Scope) -> tuple[KernelTotal, ...]:
     """Return the time of each kernel (on a CPU, of each operator) in one step, the longest first."""
     counts: Counter[tuple[str, str]] = Counter()
     time_of: Counter[tuple[str, str]] = Counter()
-    for category, name, nanoseconds in _of_gpus(scope) if scope.has_gpu else _of_host(scope):
+    for category, name, nanoseconds in _events_of_gpus(scope) if scope.has_gpu else _events_of_host(scope):
         counts[category, name] += 1
         time_of[category, name] += nanoseconds
     return tuple(
@@ -76,14 +76,14 @@ def _category(names: Counter[str], seconds: float, scope: Scope) -> Category:
     return Category(sum(each.values()), seconds, each)
 
 
-def _of_gpus(scope: Scope) -> Iterator[tuple[str, str, int]]:
+def _events_of_gpus(scope: Scope) -> Iterator[tuple[str, str, int]]:
     for work in scope.work:
         if nanoseconds := scope.nanoseconds(work):
             name = short_name(work.name) if work.category == "kernel" else work.name
             yield kernel_category(work, scope), name, nanoseconds
 
 
-def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
+def _events_of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
     events = scope.trace.of("cpu_op", "user_annotation")
     # A collective appears as an operator and as its backend's range. Count the range if there is one.
     ranges = any(event.category == "user_annotation" and is_collective(event.name) for event in events)

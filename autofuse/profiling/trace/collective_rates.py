@@ -39,7 +39,7 @@ def collective_rates(scopes: Mapping[int, Scope], shown: int) -> tuple[Collectiv
         duration = times[seen[group]] if seen[group] < len(times) else event.duration
         seen[group] += 1
         events[_kind(event), integer(event.args.get("Group size"))].append((event, duration))
-    waits = _waits(scopes)
+    waits = _waits_of_ranks(scopes)
     found = [
         replace(_rate(kind, ranks, some, scope), waiting=waits.get((kind, ranks), ()))
         for (kind, ranks), some in events.items()
@@ -47,7 +47,7 @@ def collective_rates(scopes: Mapping[int, Scope], shown: int) -> tuple[Collectiv
     return tuple(sorted(found, key=lambda rate: -rate.seconds))
 
 
-def _waits(scopes: Mapping[int, Scope]) -> dict[tuple[str, int | None], tuple[float, ...]]:
+def _waits_of_ranks(scopes: Mapping[int, Scope]) -> dict[tuple[str, int | None], tuple[float, ...]]:
     """Return, by kind and number of ranks, the seconds of a step that each rank waits for the last one."""
     waited: dict[tuple[str, int | None], Counter[int]] = defaultdict(Counter)
     for collective in match_collectives(scopes):

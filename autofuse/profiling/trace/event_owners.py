@@ -27,9 +27,9 @@ from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
 
-MODULE = "mod::"  # begins the name of a module call's range; the module's name follows, "" for the model itself
+MODULE = "mod::"  # prefix of the range of a module call; the name of the module follows, "" for the model itself
 WINDOW = "ProfilerStep#"
-NAMELESS = "nn.Module: "  # begins the name of a module in torch's own stacks; its class and a number follow
+NAMELESS = "nn.Module: "  # prefix of a module in torch's own stacks; its class and a number follow
 
 _OPERATORS = ("cpu_op", "operator")
 _LABELS = ("user_annotation",)
@@ -59,7 +59,7 @@ class Owned:
     called: bool = False
     caller: str | None = OUTSIDE
     last_node: str | None = field(default=None, repr=False)  # the owner of the last node directly within it
-    is_part: bool = field(default=False, repr=False)  # it is part of an operator that computes
+    is_part: bool = field(default=False, repr=False)  # whether it is part of an operator that computes
     node_end: int | None = field(default=None, repr=False)  # the end of that node, if no other event followed
 
     @property
@@ -158,7 +158,7 @@ class _Walk:
         owned = Owned(event, parent.owner, parent.phase, event.duration, compiled=parent.compiled, caller=parent.owner)
         owned.is_part = parent.computes or parent.is_part
         owned.computes = not owned.is_part and owned.is_operator and bool(category_of(event.name))
-        if (module := self._module(event, parent)) is not None:
+        if (module := self._module_owner(event, parent)) is not None:
             owned.called = owned.phase == "forward" and not _is_same_call(event, parent)
             owned.owner = module
         elif _is_node(event, parent):
@@ -170,7 +170,7 @@ class _Walk:
         self._forwards.note(event, owned.owner)
         return owned
 
-    def _module(self, event: Event, parent: Owned) -> str | None:
+    def _module_owner(self, event: Event, parent: Owned) -> str | None:
         if event.name.startswith(MODULE):
             return event.name.removeprefix(MODULE)
         if event.category != "python_function":

@@ -75,8 +75,8 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
         _own_work(pieces, count),
         {name: round(number / count) for name, number in calls.items()},
         {one.owner: _kind(one.event) for one in inside if one.is_call and one.owner is not None},
-        _per_step(Counter(_key(one.owner, one.phase) for one in inside), count),
-        _per_step(Counter(_key(one.caller, one.phase) for one in inside if one.is_call), count),
+        _per_step(Counter(_owner_and_phase(one.owner, one.phase) for one in inside), count),
+        _per_step(Counter(_owner_and_phase(one.caller, one.phase) for one in inside if one.is_call), count),
         scope.steps.seconds,
         count,
         scope.has_gpu,
@@ -97,7 +97,7 @@ def step_by_step(trace: Trace) -> list[dict[str, float]]:
         pieces = device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope)
         seconds: defaultdict[str, float] = defaultdict(float)
         for piece in pieces:
-            name, _ = _key(piece.owner, piece.phase)
+            name, _ = _owner_and_phase(piece.owner, piece.phase)
             for owner in {name, "" if name not in (OUTSIDE, OPTIMIZER, COMMUNICATION) else name}:
                 seconds[owner] += piece.time * _NANO
         found.append(dict(seconds))
@@ -113,22 +113,22 @@ def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]
     for piece in pieces:
         at = scope.step_at(piece.begins)
         if at is not None:
-            found[_key(piece.owner, piece.phase)[0]][at] += piece.time * _NANO
+            found[_owner_and_phase(piece.owner, piece.phase)[0]][at] += piece.time * _NANO
     return dict(found)
 
 
 def _own_work(pieces: Sequence[OwnedTime], steps: int) -> Own:
-    """Time without a known owner counts as OUTSIDE. The attribution says how much it is."""
+    """The own work by module and phase. Time without a known owner counts as OUTSIDE; the attribution reports it."""
     times: Counter[Key] = Counter()
     operators: Counter[Key] = Counter()
     for piece in pieces:
-        key = _key(piece.owner, piece.phase)
+        key = _owner_and_phase(piece.owner, piece.phase)
         times[key] += piece.time
         operators[key] += piece.operators
     return {key: Work(time * _NANO / steps, operators=round(operators[key] / steps)) for key, time in times.items()}
 
 
-def _key(owner: str | None, phase: Phase) -> Key:
+def _owner_and_phase(owner: str | None, phase: Phase) -> Key:
     return OUTSIDE if owner is None else owner, phase
 
 
@@ -151,7 +151,7 @@ def _on_multiprocessors(pieces: Sequence[OwnedTime], scope: Scope) -> tuple[dict
         device = scope.devices.get(device_number(piece.kernel), _UNKNOWN)
         share = shape_of(piece.kernel, device).efficiency
         if share is not None:
-            name, _ = _key(piece.owner, piece.phase)
+            name, _ = _owner_and_phase(piece.owner, piece.phase)
             seconds[name] += scope.seconds(piece.time)
             occupied[name] += share * scope.seconds(piece.time)
     return dict(seconds), dict(occupied)

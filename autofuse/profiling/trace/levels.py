@@ -29,7 +29,7 @@ Shaped = Sequence[tuple[Event, Shape]]
 
 def levels_of(scope: Scope) -> dict[str, Level]:
     """Return every level by name. A level that the trace does not show has a reason instead of a value."""
-    found = _of_gpus(scope) if scope.has_gpu else _of_host(scope)
+    found = _levels_of_gpus(scope) if scope.has_gpu else _levels_of_host(scope)
     for kind in LEVELS:
         found.setdefault(kind.name, Level(kind.name, reason="a trace does not show it"))
     return found
@@ -39,7 +39,7 @@ def busy_of(scope: Scope) -> float:
     """Return the busy level: the fraction of the steps in which a kernel runs, or on a CPU an operator."""
     if not scope.has_gpu:
         return scope.share(length(busy_on_host(scope)))
-    return _mean([length(scope.moments(kernels)) for kernels in scope.by_device.values()], scope)
+    return _mean_over_gpus([length(scope.moments(kernels)) for kernels in scope.by_device.values()], scope)
 
 
 def efficiency(shaped: Shaped, scope: Scope) -> float:
@@ -65,7 +65,7 @@ def host_only_reason(scope: Scope) -> str:
     )
 
 
-def _of_host(scope: Scope) -> dict[str, Level]:
+def _levels_of_host(scope: Scope) -> dict[str, Level]:
     if scope.host_only:
         names = ("busy", "sm_efficiency", "occupancy", "tensor_share")
         return {name: Level(name, reason=host_only_reason(scope)) for name in names}
@@ -74,7 +74,7 @@ def _of_host(scope: Scope) -> dict[str, Level]:
     return {"busy": Level("busy", busy_of(scope), basis), **found}
 
 
-def _of_gpus(scope: Scope) -> dict[str, Level]:
+def _levels_of_gpus(scope: Scope) -> dict[str, Level]:
     basis = scope.steps.basis
     if len(scope.by_device) > 1:
         basis = f"mean of {len(scope.by_device)} GPUs, {basis}"
@@ -89,7 +89,7 @@ def _of_gpus(scope: Scope) -> dict[str, Level]:
         "busy": Level("busy", busy_of(scope), basis),
         "sm_efficiency": _sm_efficiency(shaped, scope, basis),
         "occupancy": _occupancy(shaped, scope, basis),
-        "tensor_share": Level("tensor_share", _mean(tensor, scope), f"names of kernels, {basis}"),
+        "tensor_share": Level("tensor_share", _mean_over_gpus(tensor, scope), f"names of kernels, {basis}"),
     }
 
 
@@ -99,7 +99,7 @@ def _sm_efficiency(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Level:
     if known < KNOWN:
         why = f"the trace has launch shapes and the number of SMs for only {known:.0%} of the kernels' time"
         return Level("sm_efficiency", reason=why)
-    value = _mean([efficiency(pairs, scope) for pairs in shaped], scope)
+    value = _mean_over_gpus([efficiency(pairs, scope) for pairs in shaped], scope)
     return Level("sm_efficiency", value, basis + _coverage_note(known))
 
 
@@ -134,5 +134,5 @@ def _coverage_note(known: float) -> str:
     return "" if known == 1 else f"; {known:.1%} of the kernels' time, the rest counted as 0"
 
 
-def _mean(nanoseconds: Sequence[float], scope: Scope) -> float:
+def _mean_over_gpus(nanoseconds: Sequence[float], scope: Scope) -> float:
     return scope.share(fmean(nanoseconds)) if nanoseconds else 0.0

@@ -89,8 +89,8 @@ def kernels_of(path: Path) -> list[Kernel]:
         Unsuitable: The file is not a report.
         OSError: The file cannot be read.
     """
-    header, rows = _table(path)
-    number = _reader(cell for row in rows for cell in row)
+    header, rows = _find_table(path)
+    number = _number_reader(cell for row in rows for cell in row)
     if "Metric Name" in header:
         kernels = _kernels_by_metric_row(header, rows, number)
     else:
@@ -100,7 +100,7 @@ def kernels_of(path: Path) -> list[Kernel]:
     return kernels
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]]]:
+def _find_table(path: Path) -> tuple[list[str], list[list[str]]]:
     data = path.read_bytes()
     if b"\0" in data[:4096] and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         raise Unsuitable(
@@ -175,7 +175,7 @@ def _fraction(values: Mapping[str, float], metrics: Sequence[tuple[str, str]]) -
 _NUMBER = re.compile(r"-?[\d.,'\u00a0\u202f ]*\d(e[+-]?\d+)?", re.IGNORECASE)
 
 
-def _reader(cells: Iterable[str]) -> Number:
+def _number_reader(cells: Iterable[str]) -> Number:
     """Return a function that reads numbers in the format of these cells: 1,234.5 or 1.234,5 or 1 234,5.
 
     In 1,234 the comma may separate thousands or decimals. Then another number of the report decides. If none does, the

@@ -47,7 +47,7 @@ def remove_recording_cost(times: LayerTimes, clean_seconds: float, cost: Recordi
     attribution = replace(times.attribution, overhead=overhead)
     if times.on_device:
         return replace(times, attribution=attribution)
-    costs = _costs(times, cost, max(0.0, times.step_seconds - clean_seconds))
+    costs = _cost_by_module(times, cost, max(0.0, times.step_seconds - clean_seconds))
     remaining = {key: max(0.0, work.seconds - costs.get(key, 0.0)) for key, work in times.own.items()}
     without_module = max(0.0, times.step_seconds - sum(work.seconds for work in times.own.values()))
     total = sum(remaining.values()) + without_module
@@ -67,21 +67,22 @@ def scale_to_timed_phases(times: LayerTimes, shares: Sequence[Share]) -> LayerTi
         return times
     sums: dict[str, float] = {}
     for key, work in times.own.items():
-        sums[_phase(key)] = sums.get(_phase(key), 0.0) + work.seconds
+        sums[_phase_of_key(key)] = sums.get(_phase_of_key(key), 0.0) + work.seconds
     scales = {
         phase: known_seconds[phase] / total for phase, total in sums.items() if known_seconds.get(phase) and total
     }
     own: Own = {
-        key: replace(work, seconds=work.seconds * scales.get(_phase(key), 1.0)) for key, work in times.own.items()
+        key: replace(work, seconds=work.seconds * scales.get(_phase_of_key(key), 1.0))
+        for key, work in times.own.items()
     }
     return replace(times, own=own)
 
 
-def _phase(key: tuple[str, Phase]) -> str:
+def _phase_of_key(key: tuple[str, Phase]) -> str:
     return "optimizer" if key[0] == OPTIMIZER else key[1]
 
 
-def _costs(times: LayerTimes, cost: RecordingCost, stretch: float) -> dict[tuple[str, Phase], float]:
+def _cost_by_module(times: LayerTimes, cost: RecordingCost, stretch: float) -> dict[tuple[str, Phase], float]:
     costs = {key: events * cost.event for key, events in times.events.items()}
     for key, calls in times.made_calls.items():
         costs[key] = costs.get(key, 0.0) + calls * cost.call

@@ -104,7 +104,7 @@ def profile_of_traces(
     times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
     return Profile(
-        name=_name(traces),
+        name=_profile_name(traces),
         timing=timing_of(scope),
         ladder=ladder(known, ""),
         layers=with_kernel_places(
@@ -135,7 +135,7 @@ def profile_of_traces(
         collectives=collective_rates(scopes, shown),
         environment=environment_of(scope),
         diagnosis=diagnosis_of(scopes, shown, waits),
-        notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None), shown)),
+        notes=(*_profile_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None), shown)),
     )
 
 
@@ -216,12 +216,12 @@ def _flops_level(scope: Scope) -> dict[str, Level]:
     return {"hfu": hfu_of(scope, count_flops(scope))} if scope.has_gpu else {}
 
 
-def _name(traces: Sequence[Trace]) -> str:
+def _profile_name(traces: Sequence[Trace]) -> str:
     first = traces[0].name or "a trace"
     return first if len(traces) == 1 else f"{first} and {len(traces) - 1} more"
 
 
-def _notes(scope: Scope) -> tuple[str, ...]:
+def _profile_notes(scope: Scope) -> tuple[str, ...]:
     notes = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
     middle = timing_of(scope).median
     if abs(middle - scope.steps.seconds) > _NOTABLE_DIFFERENCE * middle:

@@ -107,7 +107,7 @@ def _last_note(least: tuple[float, int], most: tuple[float, int], ranks: Sequenc
     step = max(rank.seconds for rank in ranks)
     if most[0] - least[0] <= NOISE * step:
         return (
-            f"No rank comes last beyond noise: in collectives, ranks wait {least[0] * 1e3:.4g} to "
+            f"No rank is clearly the last: in collectives, ranks wait {least[0] * 1e3:.4g} to "
             f"{most[0] * 1e3:.4g} ms for others, in a step of {step * 1e3:.4g} ms."
         )
     exposed = {rank.rank: rank.waiting_exposed for rank in ranks}.get(most[1])

@@ -61,14 +61,16 @@ def steps_of(trace: Trace) -> Steps:
     if not used:
         return _whole_trace(trace)
     if used[0].category != "gpu_user_annotation" and (window := _unlinked_window(used, trace)):
-        return Steps((window,), len(used), f"{_count(len(used), 'step')} (ProfilerStep; to the end of the GPU's work)")
+        return Steps(
+            (window,), len(used), f"{_count_text(len(used), 'step')} (ProfilerStep; to the end of the GPU's work)"
+        )
     windows = _windows_with_gpu_work(used, trace)
-    numbers = [_number(event) for event in used]
+    numbers = [_step_number(event) for event in used]
     named = f"#{numbers[0]}" if len(used) == 1 else f"#{numbers[0]} to #{numbers[-1]}"
     where = "" if used[0].category != "gpu_user_annotation" else ", from the GPU's own marks"
     idle = len(marks) - len(used)
     without = f"; {idle} left out, because nothing ran in it or it was cut short" if idle else ""
-    return Steps(windows, len(windows), f"{_count(len(windows), 'step')} (ProfilerStep{named}{where}{without})")
+    return Steps(windows, len(windows), f"{_count_text(len(windows), 'step')} (ProfilerStep{named}{where}{without})")
 
 
 def _step_marks(trace: Trace, category: str) -> list[Event]:
@@ -77,13 +79,13 @@ def _step_marks(trace: Trace, category: str) -> list[Event]:
     for event in trace.of(category):
         if not _STEP.match(event.name):
             continue
-        if found and event.start < found[-1].end and _number(event) == _number(found[-1]):
+        if found and event.start < found[-1].end and _step_number(event) == _step_number(found[-1]):
             continue
         found.append(event)
     return [event for event in found if event.duration]
 
 
-def _number(event: Event) -> int:
+def _step_number(event: Event) -> int:
     match = _STEP.match(event.name)
     return int(match[1]) if match else 0
 
@@ -153,9 +155,9 @@ def _whole_trace(trace: Trace) -> Steps:
     stepped = Counter(m[1] for e in trace.events if e.category in ANNOTATIONS and (m := _OPTIMIZER.match(e.name)))
     count = max(stepped.values(), default=0)
     if count > 1:
-        return Steps((window,), count, f"the whole trace, {count} steps: its optimizer made that many")
+        return Steps((window,), count, f"the whole trace, {count} steps: as many as steps of its optimizer")
     return Steps((window,), 1, "the whole trace as one step, because it marks none (ProfilerStep)")
 
 
-def _count(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")

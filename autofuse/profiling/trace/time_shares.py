@@ -35,16 +35,16 @@ _BASIS: dict[str, str] = {
 
 def shares_of(scope: Scope) -> tuple[Share, ...]:
     """Return every share in a fixed order: the five disjoint ones, then host, communication, exposed communication."""
-    phases, unknown = _phases(scope)
+    phases, unknown = _phase_shares(scope)
     alone, exposed = communication(scope)
-    known = [_phase(name, phases[name], unknown, scope) for name in PHASES]
+    known = [_phase_share(name, phases[name], unknown, scope) for name in PHASES]
     idle = scope.rest(*phases.values(), unknown)
     nothing = "neither a kernel nor a copy runs" if scope.has_gpu else "neither an operator nor a module runs"
     ran = "kernels of collectives" if scope.has_gpu else "ranges of collectives"
     return (
         *known,
         _share("idle", idle, scope, f"{nothing}, and nothing waits for data"),
-        _host(scope),
+        _host_share(scope),
         _share("communication", alone, scope, ran if alone else "no collective is in the trace"),
         _share("exposed communication", exposed, scope, f"{ran} while nothing computes"),
     )
@@ -78,7 +78,7 @@ def host_overhead(scope: Scope) -> list[Interval]:
     return scope.rest(union(queued), data)
 
 
-def _host(scope: Scope) -> Share:
+def _host_share(scope: Scope) -> Share:
     if not scope.has_gpu:
         basis = "no computing operator runs: Python and dispatch, except the dispatch within computing operators"
         return _share("host", host_overhead(scope), scope, basis)
@@ -86,22 +86,24 @@ def _host(scope: Scope) -> Share:
     if unlinked > UNKNOWN * sum(map(scope.nanoseconds, scope.work)):
         why = "the trace does not show when the host launched the GPU's work: take it with ProfilerActivity.CPU, too"
         return Share("host", None, None, reason=why)
-    return _share("host", host_overhead(scope), scope, f"the GPU runs nothing, nothing is queued; {_launches(scope)}")
+    return _share(
+        "host", host_overhead(scope), scope, f"the GPU runs nothing, nothing is queued; {_launches_text(scope)}"
+    )
 
 
-def _launches(scope: Scope) -> str:
+def _launches_text(scope: Scope) -> str:
     calls = [e for e in scope.trace.of(*LAUNCHES) if "launch" in e.name.lower() and scope.begins(e)]
     each, milliseconds = len(calls) / scope.steps.count, scope.seconds(sum(e.duration for e in calls)) * 1e3
     return f"{each:,.0f} launches a step take {milliseconds:,.3g} ms of the host's time"
 
 
-def _phases(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Interval]]:
+def _phase_shares(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Interval]]:
     if scope.has_gpu:
         return device_moments(scope)
     return host_moments(scope), []
 
 
-def _phase(name: Phase, moments: list[Interval], unknown: list[Interval], scope: Scope) -> Share:
+def _phase_share(name: Phase, moments: list[Interval], unknown: list[Interval], scope: Scope) -> Share:
     """Return the share of a phase. If much of the GPU's work has no known launch, only waiting for data is known."""
     if name != "data" and scope.share(length(unknown)) > UNKNOWN:
         why = f"for {scope.share(length(unknown)):.0%} of the step the trace does not show what launched the GPU's work"

@@ -43,21 +43,21 @@ def spans_of(scope: Scope) -> tuple[Span, ...]:
 def _lanes(scope: Scope, window: Interval) -> dict[str, list[Entry]]:
     """Return what runs in the window, by stream or by thread."""
     lanes: dict[str, list[Entry]] = {}
-    for lane, event, kind, name in _of_gpus(scope) if scope.has_gpu else _of_host(scope):
+    for lane, event, kind, name in _lanes_of_gpus(scope) if scope.has_gpu else _lanes_of_threads(scope):
         start, end = max(event.start, window[0]), min(event.end, window[1])
         if start < end:
             lanes.setdefault(lane, []).append((start, end, kind, name))
     return dict(sorted(lanes.items(), key=lambda lane: -sum(end - start for start, end, *_ in lane[1])))
 
 
-def _of_gpus(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
+def _lanes_of_gpus(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
     several = len(scope.by_device) > 1
     for work in scope.work:
         device = f"GPU {device_number(work)} " if several else "GPU "
         yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope), short_name(work.name)
 
 
-def _of_host(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
+def _lanes_of_threads(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
     names: dict[str, str] = {}
     for event in scope.trace.of("cpu_op"):
         if category := category_of(event.name):

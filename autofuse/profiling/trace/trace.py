@@ -89,7 +89,15 @@ def read(path: Path) -> Trace:
 
 
 def require_events(found: Trace, path: Path) -> Trace:
-    """Return the trace. Raises Unreadable if it has no event. `path`: the file that it was read from."""
+    """Return the trace if it has an event.
+
+    Args:
+        found: The trace.
+        path: The file that it was read from.
+
+    Raises:
+        Unreadable: The trace has no event.
+    """
     if not found.events:
         raise Unreadable(
             f"{path} has an empty trace: no event in it has a time. Was the profiler stopped before it started?"
@@ -121,7 +129,15 @@ def sort_events(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def parse_trace(content: Any, name: str = "") -> Trace:
-    """Return the trace of a parsed file: an object with traceEvents, or the array of events itself."""
+    """Return the trace of a parsed file.
+
+    Args:
+        content: An object with traceEvents, or the array of events itself.
+        name: The name of the file, for messages.
+
+    Raises:
+        Unreadable: The content has no traceEvents, or not a list of them.
+    """
     listed = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(listed, list):
         raise Unreadable(

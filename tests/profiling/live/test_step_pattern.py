@@ -1,12 +1,12 @@
 """Where a step ends, from the order of acts."""
 
-from autofuse.profiling.live.step_pattern import Rhythm
+from autofuse.profiling.live.step_pattern import StepPattern
 
 
 def ends(acts: str) -> str:
     """The acts, with a bar after each act that ends a step."""
-    rhythm = Rhythm()
-    return "".join(who + ("|" if rhythm.heard(who) else "") for who in acts)
+    pattern = StepPattern()
+    return "".join(who + ("|" if pattern.record_act(who) else "") for who in acts)
 
 
 def test_one_actor_ends_a_step_with_each_act():
@@ -24,12 +24,12 @@ def test_five_acts_of_one_optimizer_and_one_of_another_are_a_step():
 
 
 def test_wrong_decisions_are_counted():
-    rhythm = Rhythm()
+    pattern = StepPattern()
     for who in "aaaa":
-        rhythm.heard(who)
-    assert rhythm.changes == 0
-    rhythm.heard("b")
-    assert rhythm.changes == 1
+        pattern.record_act(who)
+    assert pattern.changes == 0
+    pattern.record_act("b")
+    assert pattern.changes == 1
 
 
 def test_another_stage_with_another_actor_is_a_new_rhythm():
@@ -38,8 +38,8 @@ def test_another_stage_with_another_actor_is_a_new_rhythm():
 
 def test_without_a_repetition_the_most_frequent_actor_ends_steps():
     irregular = "".join("a" * n + "b" for n in range(1, 14))
-    rhythm = Rhythm()
+    pattern = StepPattern()
     for who in irregular:
-        rhythm.heard(who)
-    assert rhythm.heard("a")
-    assert not rhythm.heard("b")
+        pattern.record_act(who)
+    assert pattern.record_act("a")
+    assert not pattern.record_act("b")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, rest_of, shares
+from autofuse.profiling.live.waiting_times import WaitClock, WaitingTimes, rest_of, shares
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ class Slow(Dataset[Tensor]):
 
 
 def test_the_time_in_next_counts_as_data():
-    waiting = Waiting()
+    waiting = WaitClock()
     with waiting.clocked():
         for batch in DataLoader(Slow(), batch_size=4):
             time.sleep(0.001)
@@ -36,7 +36,7 @@ def test_the_time_in_next_counts_as_data():
 
 
 def test_outside_of_the_block_nothing_is_clocked():
-    waiting = Waiting()
+    waiting = WaitClock()
     with waiting.clocked():
         pass
     list(DataLoader(Slow(), batch_size=8))
@@ -44,14 +44,14 @@ def test_outside_of_the_block_nothing_is_clocked():
 
 
 def test_single_items_of_a_loader_without_batches_are_no_samples():
-    waiting = Waiting()
+    waiting = WaitClock()
     with waiting.clocked():
         list(DataLoader(Slow(), batch_size=None))
     assert waiting.take().samples is None
 
 
 def test_the_optimizer_s_step_is_clocked_and_a_closure_is_known():
-    waiting, model = Waiting(), nn.Linear(2, 2)
+    waiting, model = WaitClock(), nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()
     optimizer = torch.optim.SGD(model.parameters())
     with waiting.clocked():
@@ -64,7 +64,7 @@ def test_the_optimizer_s_step_is_clocked_and_a_closure_is_known():
 
 def test_shares_are_of_all_timed_steps_together():
     waited = [WaitingTimes(0.1, 0.2, 1, 4, 0.4), WaitingTimes(0.3, 0.2, 1, 4, 0.4)]
-    told = shares(waited, [1.0, 1.0], Waiting(), CPU)
+    told = shares(waited, [1.0, 1.0], WaitClock(), CPU)
     assert [(share.name, share.seconds, share.share) for share in told] == [
         ("data", 0.2, 0.2), ("optimizer", 0.2, 0.2), ("backward", 0.4, 0.4),
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_shares_are_of_all_timed_steps_together():
 
 
 def test_an_unknown_share_has_a_reason():
-    waiting: Any = Waiting()
+    waiting: Any = WaitClock()
     data, optimizer, backward = shares([WaitingTimes(0.0, 0.0, 0, 0)], [1.0], waiting, CPU)
     assert data.share is None and "no torch DataLoader" in data.reason
     assert optimizer.share is None and "no optimizer" in optimizer.reason
@@ -85,7 +85,7 @@ def test_an_unknown_share_has_a_reason():
 
 
 def test_backward_passes_and_zero_grad_are_clocked_and_nothing_twice():
-    waiting, model = Waiting(), nn.Linear(2, 2)
+    waiting, model = WaitClock(), nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     untouched = torch.autograd.backward, torch.autograd.grad, torch.optim.Optimizer.zero_grad
 
@@ -110,7 +110,7 @@ def test_backward_passes_and_zero_grad_are_clocked_and_nothing_twice():
 
 
 def test_an_optimizer_that_steps_within_the_backward_pass_counts_once():
-    waiting, weight = Waiting(), nn.Parameter(torch.ones(2))
+    waiting, weight = WaitClock(), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight])
 
     def steps(_: Tensor) -> None:

@@ -80,7 +80,7 @@ def test_notes_name_the_slowest_the_last_and_the_missing() -> None:
 def test_the_last_rank_is_named_only_beyond_noise() -> None:
     """0.015 against 0.147 ms of a step of 130 ms is chance."""
     ranks = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.147e-3)]
-    assert "No rank comes last beyond noise" in notes_of(ranks, 2)[1]
+    assert "No rank is clearly the last" in notes_of(ranks, 2)[1]
     late = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.02, 0.005)]
     assert "rank 1 20 ms, 5 ms of it exposed: only that much can be saved." in notes_of(late, 2)[1]
     assert notes_of(late, 2)[1].startswith("Rank 0 tends to come last")

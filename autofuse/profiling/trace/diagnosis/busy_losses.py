@@ -30,7 +30,7 @@ def fusing_loss(scope: Scope, found: Sequence[Fusible], limits: Limits) -> Loss:
     for kind in sorted(_FUSIBLE_KINDS, key=lambda k: -saved[k]):
         if saved[kind]:
             sequences = [s for s in found if s.kind == kind]
-            actions.append(_fuse(kind, sequences, saved[kind], taken[kind], scope))
+            actions.append(_fusing_action(kind, sequences, saved[kind], taken[kind], scope))
     best = max(_FUSIBLE_KINDS, key=lambda k: saved[k])
     moved = f"{percent(scope.seconds(limits.memory), step)} of the step only reads and writes memory"
     sentence = (
@@ -47,7 +47,7 @@ _DESCRIPTIONS = {
 }
 
 
-def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope: Scope) -> Action:
+def _fusing_action(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope: Scope) -> Action:
     count = len(found) / scope.steps.count
     each = sum(len(s.kernels) for s in found) / len(found)
     example = " -> ".join(short_name(k.name)[:40] for k in max(found, key=lambda s: s.nanoseconds).kernels[:6])
@@ -73,10 +73,10 @@ def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope
 def busy_loss(scope: Scope, limits: Limits) -> Loss:
     """Return the loss to memory bandwidth or to arithmetic, whichever takes longer."""
     arithmetic, memory = scope.seconds(limits.arithmetic), scope.seconds(limits.memory)
-    return _memory(scope, limits) if memory > arithmetic else _compute(scope, limits)
+    return _loss_to_memory(scope, limits) if memory > arithmetic else _loss_to_arithmetic(scope, limits)
 
 
-def _memory(scope: Scope, limits: Limits) -> Loss:
+def _loss_to_memory(scope: Scope, limits: Limits) -> Loss:
     step, memory, weights = scope.steps.seconds, scope.seconds(limits.memory), scope.seconds(limits.weights)
     evidence = f"{times(memory)} of a step of {times(step)} in kernels that move more than they compute"
     if weights > 0.5 * memory:
@@ -121,17 +121,17 @@ def _memory(scope: Scope, limits: Limits) -> Loss:
     return Loss("memory", memory, sentence, (action,))
 
 
-def _compute(scope: Scope, limits: Limits) -> Loss:
+def _loss_to_arithmetic(scope: Scope, limits: Limits) -> Loss:
     if limits.tensor < (1 - _SCALAR) * limits.arithmetic and limits.tensor_cores:
-        return _without_tensor_cores(scope, limits)
+        return _loss_without_tensor_cores(scope, limits)
     if limits.single > _SCALAR * limits.arithmetic:
-        return _in_single_precision(scope, limits)
+        return _loss_to_single_precision(scope, limits)
     if limits.sms is not None and limits.sms < FEW_SMS:
-        return _on_few_multiprocessors(scope, limits, limits.sms)
-    return _at_a_share_of_the_peak(scope, limits)
+        return _loss_to_idle_multiprocessors(scope, limits, limits.sms)
+    return _loss_below_peak(scope, limits)
 
 
-def _without_tensor_cores(scope: Scope, limits: Limits) -> Loss:
+def _loss_without_tensor_cores(scope: Scope, limits: Limits) -> Loss:
     step, arithmetic = scope.steps.seconds, scope.seconds(limits.arithmetic)
     scalar = scope.seconds(limits.arithmetic - limits.tensor)
     sentence = (
@@ -146,7 +146,7 @@ def _without_tensor_cores(scope: Scope, limits: Limits) -> Loss:
     return Loss("compute", arithmetic, sentence, (Action("bf16", f"{text}.", saved, evidence, "high"),))
 
 
-def _in_single_precision(scope: Scope, limits: Limits) -> Loss:
+def _loss_to_single_precision(scope: Scope, limits: Limits) -> Loss:
     step, arithmetic, single = scope.steps.seconds, scope.seconds(limits.arithmetic), scope.seconds(limits.single)
     sentence = (
         f"Compute-bound: {percent(arithmetic, step)} of the step multiplies matrices, "
@@ -157,7 +157,7 @@ def _in_single_precision(scope: Scope, limits: Limits) -> Loss:
     return Loss("compute", arithmetic, sentence, (Action("bf16", text, None, evidence, "medium"),))
 
 
-def _on_few_multiprocessors(scope: Scope, limits: Limits, sms: float) -> Loss:
+def _loss_to_idle_multiprocessors(scope: Scope, limits: Limits, sms: float) -> Loss:
     busy = scope.seconds(limits.arithmetic + limits.memory)
     sentence = (
         f"Compute-bound at low utilisation: kernels run {percent(busy, scope.steps.seconds)} of the step, on "
@@ -172,7 +172,7 @@ def _on_few_multiprocessors(scope: Scope, limits: Limits, sms: float) -> Loss:
     return Loss("compute", scope.seconds(limits.arithmetic), sentence, (action,))
 
 
-def _at_a_share_of_the_peak(scope: Scope, limits: Limits) -> Loss:
+def _loss_below_peak(scope: Scope, limits: Limits) -> Loss:
     arithmetic = scope.seconds(limits.arithmetic)
     share = f"{percent(arithmetic, scope.steps.seconds)} of the step multiplies matrices"
     if limits.achieved is None:

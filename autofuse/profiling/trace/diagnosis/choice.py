@@ -13,8 +13,8 @@ from autofuse.profiling.trace.diagnosis.losses import Loss
 from autofuse.results.diagnosis import Action, Diagnosis
 
 # Fractions of the step.
-LARGE = 0.15  # a wait for one thing that is longer is the limit, whatever else there is
-TOGETHER = 0.25  # waits for several things together that are longer are the limit
+LARGE = 0.15  # a longer wait is the limit, unless fusing saves 1.5 times as much
+TOGETHER = 0.25  # if all waits take longer, the longest is the limit, unless fusing saves more
 WORTH = 0.03  # an action of another loss must save at least this much
 LITTLE = 0.01  # after the first action, actions that are predicted to save less are left out
 FUSABLE = 0.10  # if fusing saves more, unfused kernels are the limit
@@ -45,7 +45,7 @@ def choose_diagnosis(losses: Sequence[Loss], step: float) -> Diagnosis:
     )
     actions = list(reported.actions[: _MOST - 1] if _worth_acting_on(rest, step) else reported.actions[:_MOST])
     for loss in _worth_acting_on(rest, step):
-        most = _MOST - 1 if loss is fusing else 1  # each fusion saves something of its own
+        most = _MOST - 1 if loss is fusing else 1  # each fusion saves other kernels, so their savings add up
         actions += [a for a in loss.actions[:most] if a.kind not in {known.kind for known in actions}]
     actions = [a for at, a in enumerate(actions) if not at or _saves(a, step)]
     sentence = reported.sentence

@@ -54,13 +54,13 @@ def losses_of(scope: Scope, rank: int = 0, waits: Waits | None = None) -> list[L
         launch_loss(scope, host, waiting),
         blocked_loss(scope, host, waiting),
         *communication_losses(scope, waiting, waits, rank),
-        *_turns(scope),
+        *_loss_to_gpus_in_sequence(scope),
         fusing_loss(scope, sequences_of(scope), limits),
         busy_loss(scope, limits),
     ]
 
 
-def _turns(scope: Scope) -> list[Loss]:
+def _loss_to_gpus_in_sequence(scope: Scope) -> list[Loss]:
     """Return the loss of several GPUs in one trace that compute one after the other."""
     count = len(scope.by_device)
     if count < 2:

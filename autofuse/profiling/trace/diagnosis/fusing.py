@@ -34,7 +34,7 @@ _FUSED_OPTIMIZER = re.compile(
     r"fused|DistributedFused|multi_tensor_adam|AdamFunctor|LAMBStage|FusedAdam", re.IGNORECASE
 )
 _LONGEST = 1.3  # time of a fused chain / its longest kernel: the fused one reads the inputs of several
-_PASSES = 4  # least kernels per step of an unfused optimizer; a fused one has a few, too
+_PASSES = 4  # an unfused optimizer has at least so many kernels in a step; a fused optimizer has a few
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Fusible:
 def sequences_of(scope: Scope) -> list[Fusible]:
     """Return all sequences that could be fused in the steps, in order of time. No kernel is in two of them."""
     found: list[Fusible] = []
-    for kernels in _streams(scope):
-        categories = [_category(kernel, scope) for kernel in kernels]
+    for kernels in _kernels_by_stream(scope):
+        categories = [_category_in_phase(kernel, scope) for kernel in kernels]
         at = 0
         while at < len(kernels):
             end = _attention(kernels, categories, at)
@@ -72,7 +72,7 @@ def sequences_of(scope: Scope) -> list[Fusible]:
     return [*found, *([optimizer] if optimizer else [])]
 
 
-def _streams(scope: Scope) -> Iterator[list[Event]]:
+def _kernels_by_stream(scope: Scope) -> Iterator[list[Event]]:
     streams: dict[tuple[str, str], list[Event]] = {}
     for kernel in scope.kernels:
         if scope.begins(kernel):
@@ -80,7 +80,7 @@ def _streams(scope: Scope) -> Iterator[list[Event]]:
     yield from streams.values()
 
 
-def _category(kernel: Event, scope: Scope) -> str:
+def _category_in_phase(kernel: Event, scope: Scope) -> str:
     if phase_of(kernel, scope) == "optimizer":
         return "optimizer"
     return category_of(kernel.name)
@@ -90,14 +90,14 @@ def _attention(kernels: Sequence[Event], categories: Sequence[str], at: int) -> 
     """Return the end of an unfused attention whose first product is at `at`; 0 if there is none."""
     if categories[at] not in ("matmul", "used") or kernels[at].category != "kernel":
         return 0
-    softmax = _skip(categories, at + 1, _SCORE_CATEGORIES, _MOST_BEFORE)
+    softmax = _skip_categories(categories, at + 1, _SCORE_CATEGORIES, _MOST_BEFORE)
     if softmax >= len(kernels) or categories[softmax] != "softmax" or _LOG.search(kernels[softmax].name):
         return 0
-    last = _skip(categories, softmax + 1, _SCORE_CATEGORIES, _MOST_AFTER)
+    last = _skip_categories(categories, softmax + 1, _SCORE_CATEGORIES, _MOST_AFTER)
     return last + 1 if last < len(kernels) and categories[last] == "matmul" else 0
 
 
-def _skip(categories: Sequence[str], at: int, over: Sequence[str], most: int) -> int:
+def _skip_categories(categories: Sequence[str], at: int, over: Sequence[str], most: int) -> int:
     end = at
     while end < len(categories) and end - at < most and categories[end] in over:
         end += 1
@@ -123,7 +123,7 @@ def _chain_sequence(kernels: Sequence[Event], scope: Scope) -> Fusible:
 
 
 def _optimizer_sequence(scope: Scope) -> Fusible | None:
-    optimizer_kernels = [k for k in scope.kernels if scope.begins(k) and _category(k, scope) == "optimizer"]
+    optimizer_kernels = [k for k in scope.kernels if scope.begins(k) and _category_in_phase(k, scope) == "optimizer"]
     kernels = [k for k in optimizer_kernels if not _FUSED_OPTIMIZER.search(k.name)]
     if len(kernels) < _PASSES * scope.steps.count:
         return None

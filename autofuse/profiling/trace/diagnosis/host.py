@@ -40,7 +40,7 @@ class Host:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self.calls = [e for e in scope.trace.of(*LAUNCHES) if scope.within(e)]
-        self.shift = _shift(scope)
+        self.shift = _clock_shift(scope)
 
     @cached_property
     def has_events(self) -> bool:
@@ -73,13 +73,15 @@ class Host:
     @cached_property
     def loader_marks(self) -> list[Event]:
         """The data loader's own ranges within the steps."""
-        return [e for e in self._scope.trace.of("user_annotation", "cpu_op") if _loads(e) and self._scope.within(e)]
+        return [
+            e for e in self._scope.trace.of("user_annotation", "cpu_op") if _loads_data(e) and self._scope.within(e)
+        ]
 
     @cached_property
     def data(self) -> list[Interval]:
         """The moments at which a thread that makes steps fetches data."""
         marked = self._scope.marks.of("data")
-        threads = {(str(e.process), str(e.thread)) for e in self._steppers}
+        threads = {(str(e.process), str(e.thread)) for e in self._threads_with_steps}
         named = [
             e
             for e in self._scope.trace.of(*_FUNCTIONS)
@@ -139,7 +141,7 @@ class Host:
         return self._moments_of(events)
 
     @property
-    def _steppers(self) -> list[Event]:
+    def _threads_with_steps(self) -> list[Event]:
         marks = self._scope.trace.of("user_annotation", "cpu_op")
         return [e for e in marks if e.name.startswith(("ProfilerStep#", "enumerate(DataLoader)#"))] or self.calls[:1]
 
@@ -151,11 +153,11 @@ class Host:
         return self._scope.rest(self._scope.rest(shifted))
 
 
-def _loads(event: Event) -> bool:
+def _loads_data(event: Event) -> bool:
     return event.name.startswith(("enumerate(DataLoader)#", "enumerate(DataPipe)#")) or bool(_LOADS.search(event.name))
 
 
-def _shift(scope: Scope) -> int:
+def _clock_shift(scope: Scope) -> int:
     """Return by how much kernels begin before their launches, at the 95th percentile; 0 if they do not."""
     early = sorted(
         launch.start - work.start for work in scope.work if (launch := scope.launch_of(work)) and scope.within(work)

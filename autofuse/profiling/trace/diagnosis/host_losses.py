@@ -13,7 +13,7 @@ _WORKERS = 4
 
 
 def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
-    """Return the loss to data: the GPU computes nothing, nothing is queued, and the host fetches a batch."""
+    """Return the loss to data loading: the GPU idles with an empty queue while the host fetches a batch."""
     step, lost = scope.steps.seconds, scope.seconds(length(waiting.data))
     share = percent(lost, step)
     if waiting.inferred:

@@ -53,7 +53,7 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
     exposed = scope.seconds(length(communication(scope)[1]))
     waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
     losses = [sending_loss(scope, exposed - waited, exposed), varying_rank_loss(scope, waited)] if exposed else []
-    losses += cpu_losses(_step(scope))
+    losses += cpu_losses(_measure_cpu_step(scope))
     if (optimizer := optimizer_loss_on_host(scope, scope.steps.seconds)) is not None:
         losses.append(optimizer)
     does = {number: seconds_on_host(one) for number, one in scopes.items()}
@@ -64,7 +64,7 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
 
 def cpu_losses(found: CpuStep) -> list[Loss]:
     """Return what a step on a CPU loses by itself, without other ranks."""
-    return [_data(found), _host(found), _busy_loss(found)]
+    return [_data_loss(found), _host_loss(found), _busy_loss(found)]
 
 
 def arithmetic_and_memory(categories: Mapping[str, Category]) -> tuple[float, float]:
@@ -74,7 +74,7 @@ def arithmetic_and_memory(categories: Mapping[str, Category]) -> tuple[float, fl
     return arithmetic, others
 
 
-def _step(scope: Scope) -> CpuStep:
+def _measure_cpu_step(scope: Scope) -> CpuStep:
     categories = categories_of(scope)
     data = scope.seconds(length(scope.rest(scope.rest(scope.marks.of("data")))))
     host = scope.seconds(length(host_overhead(scope)))
@@ -84,7 +84,7 @@ def _step(scope: Scope) -> CpuStep:
 
 def seconds_on_host(scope: Scope) -> dict[str, float]:
     """Return what a rank on a CPU does in a step, in the form of diagnose.seconds_of_ranks."""
-    found = _step(scope)
+    found = _measure_cpu_step(scope)
     return {
         "data": found.data,
         "host": found.host,
@@ -94,7 +94,7 @@ def seconds_on_host(scope: Scope) -> dict[str, float]:
     }
 
 
-def _data(found: CpuStep) -> Loss:
+def _data_loss(found: CpuStep) -> Loss:
     step, lost = found.step, found.data
     saved = min(lost, lost - max(0.0, lost / _WORKERS - (step - lost)))
     text = f"Load batches in other processes: DataLoader(..., num_workers={_WORKERS}, persistent_workers=True)."
@@ -103,7 +103,7 @@ def _data(found: CpuStep) -> Loss:
     return Loss("data", lost, sentence, (Action("loader-workers", text, milliseconds(saved), evidence, "high"),))
 
 
-def _host(found: CpuStep) -> Loss:
+def _host_loss(found: CpuStep) -> Loss:
     step, lost = found.step, found.host
     evidence = (
         f"no operator computes for {times(lost)} of a step of {times(step)}, which runs "

@@ -157,13 +157,12 @@ def sending_loss(scope: Scope, lost: float, exposed: float) -> Loss:
     )
     if kind == "sendrecv":
         sentence = (
-            f"{percent(lost, step)} of the step waits for {_others(scope)}: for messages of the stages before and "
-            "after."
+            f"{percent(lost, step)} of the step waits for {_name_of_others(scope)}: "
+            "for messages of the stages before and after."
         )
     else:
-        sentence = (
-            f"{percent(lost, step)} of the step waits for {_others(scope)}: for communication that nothing hides."
-        )
+        waits = f"{percent(lost, step)} of the step waits for {_name_of_others(scope)}"
+        sentence = f"{waits}: for communication that nothing hides."
     return Loss(
         "communication",
         lost,
@@ -181,7 +180,7 @@ def sending_loss(scope: Scope, lost: float, exposed: float) -> Loss:
     )
 
 
-def _others(scope: Scope) -> str:
+def _name_of_others(scope: Scope) -> str:
     return "other GPUs" if scope.has_gpu else "other ranks"
 
 
@@ -214,7 +213,7 @@ def varying_rank_loss(scope: Scope, lost: float) -> Loss:
     """Return the loss of a step to waits for varying ranks."""
     step = scope.steps.seconds
     sentence = (
-        f"{percent(lost, step)} of the step waits for {_others(scope)}: the rank that comes last to "
+        f"{percent(lost, step)} of the step waits for {_name_of_others(scope)}: the rank that comes last to "
         "a collective varies."
     )
     text = (

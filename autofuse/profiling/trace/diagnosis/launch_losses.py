@@ -31,16 +31,16 @@ _WAITING_OPERATORS = (
 
 
 def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
-    """Return the loss to late launches: the GPU computes nothing, and nothing is queued, for one of four reasons."""
+    """Return the loss to late launches: the GPU idles with an empty queue, for one of four reasons."""
     launches = _Launches(scope, host, waiting)
     if not host.has_events:
-        sentence, actions = _without_host_events(launches)
+        sentence, actions = _loss_without_host_events(launches)
     elif launches.reason == "wait":
-        sentence, actions = _waiting_for_the_gpu(launches)
+        sentence, actions = _loss_to_waits_for_gpu(launches)
     elif launches.reason == "allocation":
-        sentence, actions = _allocating(launches)
+        sentence, actions = _loss_to_allocation(launches)
     elif launches.reason == "pause":
-        sentence, actions = _pausing(launches)
+        sentence, actions = _loss_to_pauses(launches)
     else:
         sentence = (
             f"Launch-bound: the GPU idles {launches.share} of the step while the host launches "
@@ -119,7 +119,7 @@ class _Launches:
 _Advice = tuple[str, tuple[Action, ...]]
 
 
-def _without_host_events(launches: _Launches) -> _Advice:
+def _loss_without_host_events(launches: _Launches) -> _Advice:
     untold = launches.waiting.untold
     long = launches.scope.seconds(sum(end - start for start, end in untold if end - start >= STRETCH))
     if long > 0.5 * launches.lost:
@@ -127,15 +127,15 @@ def _without_host_events(launches: _Launches) -> _Advice:
             f"The GPU idles {launches.share} of the step in long stretches. The trace does not show why: "
             "it has no events of the host."
         )
-        return sentence, (_record(),)
+        return sentence, (_record_host_action(),)
     sentence = (
         f"Launch-bound, by the shape of the gaps: the GPU idles {launches.share} of the step between "
         f"{launches.kernels:,.0f} kernels."
     )
-    return sentence, (launches.graph_action, launches.batch_action, _record())
+    return sentence, (launches.graph_action, launches.batch_action, _record_host_action())
 
 
-def _waiting_for_the_gpu(launches: _Launches) -> _Advice:
+def _loss_to_waits_for_gpu(launches: _Launches) -> _Advice:
     host, called = launches.host, _waiting_operators(launches.scope, launches.host)
     sentence = (
         f"Launch-bound by synchronisation: the GPU idles {launches.share} of the step, because the host waits for it "
@@ -150,7 +150,7 @@ def _waiting_for_the_gpu(launches: _Launches) -> _Advice:
     return sentence, (first, launches.graph_action, launches.batch_action)
 
 
-def _allocating(launches: _Launches) -> _Advice:
+def _loss_to_allocation(launches: _Launches) -> _Advice:
     host, scope, allocation = launches.host, launches.scope, launches.reasons["allocation"]
     count, called = host.count(host.allocations), " or ".join(sorted({e.name for e in host.allocations}))
     sentence = (
@@ -165,7 +165,7 @@ def _allocating(launches: _Launches) -> _Advice:
     return sentence, (first, launches.graph_action)
 
 
-def _pausing(launches: _Launches) -> _Advice:
+def _loss_to_pauses(launches: _Launches) -> _Advice:
     pause, doing = launches.reasons["pause"], _work_in_pauses(launches.scope, launches.waiting)
     sentence = (
         f"The host does something else: {percent(pause, launches.scope.steps.seconds)} of the step the GPU idles in "
@@ -215,7 +215,7 @@ def _mean_kernel_seconds(scope: Scope) -> float:
     return sum(times_of) / len(times_of) * 1e-9 if times_of else 0.0
 
 
-def _record() -> Action:
+def _record_host_action() -> Action:
     text = "Take the trace with ProfilerActivity.CPU, too: it shows what the host does in the gaps."
     return Action("record-host", text, None, "the trace has no events of the host", "high")
 

@@ -68,7 +68,7 @@ def limits_of(scope: Scope) -> Limits:
         if not time or not computes(work):
             continue
         by_name[work.name] += time
-        if work.category == "kernel" and (shape := _sms(work, scope)) is not None:
+        if work.category == "kernel" and (shape := _fraction_of_sms(work, scope)) is not None:
             known += time
             occupied += time * shape
         if work.category != "kernel" or category_of(work.name) not in COMPUTES:
@@ -83,8 +83,8 @@ def limits_of(scope: Scope) -> Limits:
     whole = arithmetic + memory
     return Limits(
         arithmetic, tensor, memory, weights, occupied / known if known > 0.8 * whole and known else None,
-        _achieved_fraction(scope, arithmetic + weights, scope.peak), _longest(by_name), scope.device_name, scope.peak,
-        single, _tensor_cores(scope, scope.peak, tensor),
+        _achieved_fraction(scope, arithmetic + weights, scope.peak), _longest_kernel(by_name), scope.device_name,
+        scope.peak, single, _tensor_cores(scope, scope.peak, tensor),
     )  # fmt: skip
 
 
@@ -96,11 +96,11 @@ def _tensor_cores(scope: Scope, peak: DevicePeak | None, tensor: float) -> bool:
     return tensor > 0 or any(d.nvidia and d.capability >= (7, 0) for d in scope.devices.values())
 
 
-def _longest(by_name: Counter[str]) -> tuple[str, float]:
+def _longest_kernel(by_name: Counter[str]) -> tuple[str, float]:
     return by_name.most_common(1)[0] if by_name else ("", 0.0)
 
 
-def _sms(work: Event, scope: Scope) -> float | None:
+def _fraction_of_sms(work: Event, scope: Scope) -> float | None:
     return shape_of(work, scope.devices.get(device_number(work), Device())).efficiency
 
 

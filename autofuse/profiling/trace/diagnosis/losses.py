@@ -11,7 +11,7 @@ from autofuse.results.diagnosis import Action, Limit
 class Loss:
     """The loss of a step to one limit.
 
-    seconds: of one step, that pass because of this limit.
+    seconds: the time of one step that this limit costs.
     sentence: what to report if this loss is the greatest.
     actions: what to do, the best first.
     """
@@ -29,7 +29,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def milliseconds(seconds: float) -> float:
-    """Return milliseconds with three digits; a prediction is not more precise."""
+    """Return milliseconds with three digits, because predictions are not more precise."""
     return float(f"{max(0.0, seconds) * 1e3:.3g}")
 
 

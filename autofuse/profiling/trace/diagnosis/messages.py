@@ -87,11 +87,11 @@ def waits_of_one(scope: Scope) -> float:
     waited: list[Interval] = []
     for events in by_key.values():
         if len(events) >= _LEAST:
-            waited += _beyond_shortest(events)
+            waited += _waits_beyond_shortest(events)
     return scope.seconds(length(intersection(union(waited), exposed)))
 
 
-def _beyond_shortest(events: Sequence[Event]) -> list[Interval]:
+def _waits_beyond_shortest(events: Sequence[Event]) -> list[Interval]:
     shortest = min(event.duration for event in events)
     return [(event.start, event.end - shortest) for event in events]
 

@@ -62,8 +62,8 @@ class WaitedFor:
 def waiting_of(scope: Scope, host: Host) -> WaitedFor:
     """Return what the GPU of a trace waits for. With several GPUs, only moments at which all of them wait count."""
     computing = scope.moments(w for w in scope.work if computes(w))
-    talking = difference(scope.moments(w for w in scope.work if _communicates(w)), computing)
-    copying = difference(scope.moments(w for w in scope.work if _copies(w)), union([*computing, *talking]))
+    talking = difference(scope.moments(w for w in scope.work if _is_collective(w)), computing)
+    copying = difference(scope.moments(w for w in scope.work if _is_copy(w)), union([*computing, *talking]))
     idle = scope.rest(computing, talking, copying)
     queued = _queued_moments(scope, host)
     pending = union([*queued, *host.copying, *host.waiting])
@@ -76,7 +76,7 @@ def waiting_of(scope: Scope, host: Host) -> WaitedFor:
         parts.append(intersection(remaining, moments))
         remaining = difference(remaining, moments)
     data, collective, staging, allocation = parts
-    supplied, pause = _stretches(remaining, scope, _shortest_pause(host))
+    supplied, pause = _split_pauses(remaining, scope, _shortest_pause(host))
     remaining = difference(remaining, union([*supplied, *pause]))
     has_host = host.has_events
     return WaitedFor(
@@ -91,16 +91,16 @@ def computes(work: Event) -> bool:
     """Whether work is a kernel that is not a collective, or a copy or a fill within the GPU's own memory."""
     if work.category == "kernel":
         return not communicates(work.name)
-    return not _copies(work) and not _communicates(work)
+    return not _is_copy(work) and not _is_collective(work)
 
 
-def _communicates(work: Event) -> bool:
+def _is_collective(work: Event) -> bool:
     if work.category == "kernel":
         return communicates(work.name)
     return any(word in work.name for word in _BETWEEN)
 
 
-def _copies(work: Event) -> bool:
+def _is_copy(work: Event) -> bool:
     return work.category == "gpu_memcpy" and any(word in work.name for word in (*_FROM_HOST, *_TO_HOST))
 
 
@@ -129,10 +129,10 @@ def _shortest_pause(host: Host) -> int:
     return min(STRETCH, max(_SHORT_STRETCH, _FAR_LONGER * usual))
 
 
-def _stretches(idle: Sequence[Interval], scope: Scope, shortest: int) -> tuple[list[Interval], list[Interval]]:
+def _split_pauses(idle: Sequence[Interval], scope: Scope, shortest: int) -> tuple[list[Interval], list[Interval]]:
     """Return long times without launches: those that end with a copy to the GPU (input preparation), and the rest.
 
-    The rest may be shorter, but not than `shortest`: a short gap before a copy says nothing about input.
+    The rest has no pause shorter than `shortest`. A short gap before a copy does not show that input was prepared.
     """
     supplied: list[Interval] = []
     pause: list[Interval] = []

@@ -61,7 +61,7 @@ def inputs_of(paths: Sequence[Path]) -> Inputs:
         elif dcgm_text.is_dcgm_text(head):
             found.levels, found.power = dcgm_text.counters_of_text(path)
         else:
-            found.traces += _of_json(path)
+            found.traces += _inputs_of_json(path)
     return found
 
 
@@ -70,7 +70,7 @@ def _keep_larger(snapshot: memory_snapshot.MemorySnapshot, found: Inputs) -> Non
         found.memory, found.notes = snapshot.memory, snapshot.notes
 
 
-def _of_json(path: Path) -> list[Trace]:
+def _inputs_of_json(path: Path) -> list[Trace]:
     with garbage_collection_off():
         content = read_json(path)
         if isinstance(content, dict) and KEY in content:

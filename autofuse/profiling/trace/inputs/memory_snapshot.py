@@ -73,7 +73,12 @@ def snapshot_of(path: Path) -> MemorySnapshot:
 
 
 def plain_pickle(path: Path) -> Any:
-    """Read a pickle of plain data. Raises Unreadable for any other pickle, and for a file that is not a pickle."""
+    """Read a pickle of plain data.
+
+    Raises:
+        Unreadable: The file is no pickle, or a pickle of anything else.
+        OSError: The file cannot be read.
+    """
     try:
         return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
     except OSError:
@@ -83,7 +88,7 @@ def plain_pickle(path: Path) -> Any:
 
 
 def _devices(content: Mapping[str, Any]) -> list[int]:
-    found = {_number(segment.get("device")) for segment in content["segments"] if isinstance(segment, dict)}
+    found = {_int_or_zero(segment.get("device")) for segment in content["segments"] if isinstance(segment, dict)}
     found |= {at for at, events in enumerate(_traces(content)) if events}
     return sorted(found)
 
@@ -110,35 +115,35 @@ def _peak(content: Mapping[str, Any], device: int) -> tuple[int, Held, bool]:
             most, at = now, i
     held = dict(alive)
     for event in reversed(events[at:]):
-        _undo(event, held)
+        _undo_event(event, held)
     return most, list(held.values()), bool(events)
 
 
 def _size_change(event: Mapping[str, Any]) -> int:
-    size = _number(event.get("size"))
+    size = _int_or_zero(event.get("size"))
     return {"alloc": -size, "free_completed": size}.get(str(event.get("action")), 0)
 
 
-def _undo(event: Mapping[str, Any], held: dict[int, tuple[int, Sequence[Any]]]) -> None:
-    address, action = _number(event.get("addr")), event.get("action")
+def _undo_event(event: Mapping[str, Any], held: dict[int, tuple[int, Sequence[Any]]]) -> None:
+    address, action = _int_or_zero(event.get("addr")), event.get("action")
     if action == "alloc":
         held.pop(address, None)
     elif action == "free_completed":
         frames = event.get("frames")
-        held[address] = (_number(event.get("size")), frames if isinstance(frames, list) else ())
+        held[address] = (_int_or_zero(event.get("size")), frames if isinstance(frames, list) else ())
 
 
 def _blocks(content: Mapping[str, Any], device: int) -> Iterator[tuple[int, int, Sequence[Any]]]:
     """Yield address, size and frames of every block that is allocated at the end of the snapshot."""
     for segment in content["segments"]:
-        if not isinstance(segment, dict) or _number(segment.get("device")) != device:
+        if not isinstance(segment, dict) or _int_or_zero(segment.get("device")) != device:
             continue
-        at = _number(segment.get("address"))
+        at = _int_or_zero(segment.get("address"))
         blocks = segment.get("blocks")
         for block in blocks if isinstance(blocks, list) else ():
             if not isinstance(block, dict):
                 continue
-            address, size = _number(block.get("address", at)), _number(block.get("size"))
+            address, size = _int_or_zero(block.get("address", at)), _int_or_zero(block.get("size"))
             at = address + size
             if block.get("state") in _ALIVE:
                 frames = block.get("frames")
@@ -168,7 +173,7 @@ def _line(frames: Sequence[Any]) -> str:
     """Return the innermost line outside of torch."""
     for frame in frames:
         if isinstance(frame, dict):
-            file, line = str(frame.get("filename", "")), _number(frame.get("line"))
+            file, line = str(frame.get("filename", "")), _int_or_zero(frame.get("line"))
             if file.endswith(".py") and not any(part in file for part in _INSIDE):
                 return f"{file.rpartition('/')[2]}:{line} ({frame.get('name', '')})"
     return ""
@@ -183,9 +188,9 @@ def _largest_lines(lines: Counter[str], peak: int) -> Iterator[str]:
 
 def _notes(content: Mapping[str, Any], device: int, peak: int, complete: bool) -> Iterator[str]:
     reserved = sum(
-        _number(segment.get("total_size"))
+        _int_or_zero(segment.get("total_size"))
         for segment in content["segments"]
-        if isinstance(segment, dict) and _number(segment.get("device")) == device
+        if isinstance(segment, dict) and _int_or_zero(segment.get("device")) == device
     )
     if reserved > peak:
         yield (
@@ -202,5 +207,5 @@ def _notes(content: Mapping[str, Any], device: int, peak: int, complete: bool) -
         yield f"Memory ran out {ran_out} {'time' if ran_out == 1 else 'times'} while the snapshot was recorded."
 
 
-def _number(value: Any) -> int:
+def _int_or_zero(value: Any) -> int:
     return value if isinstance(value, int) else 0

@@ -102,22 +102,25 @@ def _traces(export: _Export, path: Path) -> list[Trace]:
 def _all_events(export: _Export) -> Iterator[tuple[int, Event | None]]:
     for row in export.rows(_KERNELS):
         name = export.text(row, "demangledName", "shortName", "mangledName", "name")
-        yield _process(row.get("globalPid")), _work(row, "kernel", name, **_launch(row))
+        yield _process(row.get("globalPid")), _work_event(row, "kernel", name, **_launch_event(row))
     for row in export.rows(_COPIES):
-        yield _process(row.get("globalPid")), _work(row, "gpu_memcpy", _copy(row), bytes=row.get("bytes") or 0)
+        yield (
+            _process(row.get("globalPid")),
+            _work_event(row, "gpu_memcpy", _copy_event(row), bytes=row.get("bytes") or 0),
+        )
     for row in export.rows(_FILLS):
-        yield _process(row.get("globalPid")), _work(row, "gpu_memset", "Memset", bytes=row.get("bytes") or 0)
+        yield _process(row.get("globalPid")), _work_event(row, "gpu_memset", "Memset", bytes=row.get("bytes") or 0)
     for table in _CALLS:
         for row in export.rows(table):
             name = re.sub(r"_v\d+(_ptsz)?$", "", export.text(row, "nameId", "name"))
             args = {"correlation": row.get("correlationId") or 0}
-            yield _process(row.get("globalTid")), _host(row, "cuda_runtime", name, args)
+            yield _process(row.get("globalTid")), _host_event(row, "cuda_runtime", name, args)
     for row in export.rows("NVTX_EVENTS"):
         if row.get("eventType", _RANGES[0]) in _RANGES and row.get("end") is not None:
             yield _process(row.get("globalTid")), _nvtx_range(row, export.text(row, "text", "textId"))
 
 
-def _work(row: Row, category: str, name: str, **args: Any) -> Event | None:
+def _work_event(row: Row, category: str, name: str, **args: Any) -> Event | None:
     start, end = row.get("start"), row.get("end")
     if not isinstance(start, int) or not isinstance(end, int):
         return None
@@ -126,7 +129,7 @@ def _work(row: Row, category: str, name: str, **args: Any) -> Event | None:
     return Event(name, category, start, max(0, end - start), device, stream, args)
 
 
-def _host(row: Row, category: str, name: str, args: Row) -> Event | None:
+def _host_event(row: Row, category: str, name: str, args: Row) -> Event | None:
     start, end = row.get("start"), row.get("end")
     if not isinstance(start, int) or not isinstance(end, int):
         return None
@@ -136,14 +139,14 @@ def _host(row: Row, category: str, name: str, args: Row) -> Event | None:
 
 def _nvtx_range(row: Row, name: str) -> Event | None:
     if step := _STEP.fullmatch(name.strip()):
-        return _host(row, "user_annotation", f"ProfilerStep#{step[1]}", {})
+        return _host_event(row, "user_annotation", f"ProfilerStep#{step[1]}", {})
     operator = _OPERATOR.fullmatch(name)
     if operator is None:
-        return _host(row, "user_annotation", name, {})
-    return _host(row, "cpu_op", operator[1], {"Sequence number": int(operator[2])} if operator[2] else {})
+        return _host_event(row, "user_annotation", name, {})
+    return _host_event(row, "cpu_op", operator[1], {"Sequence number": int(operator[2])} if operator[2] else {})
 
 
-def _launch(row: Row) -> Row:
+def _launch_event(row: Row) -> Row:
     found: Row = {}
     for kind in ("grid", "block"):
         if all(isinstance(row.get(kind + axis), int) for axis in "XYZ"):
@@ -155,7 +158,7 @@ def _launch(row: Row) -> Row:
     return found
 
 
-def _copy(row: Row) -> str:
+def _copy_event(row: Row) -> str:
     way = _WAYS.get(row.get("copyKind") or 0, "copy")
     source, target = (_MEMORIES.get(row.get(kind) or 0, "Unknown") for kind in ("srcKind", "dstKind"))
     return f"Memcpy {way} ({source} -> {target})"

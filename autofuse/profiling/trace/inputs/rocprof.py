@@ -61,14 +61,21 @@ def _with_category(entry: Any, kinds: Mapping[Any, str]) -> Any:
 
 
 def _trace(tool: Record, name: str) -> Trace:
-    agents = {_handle(agent.get("id")): agent for agent in _dicts_in(tool, "agents")}
+    agents = {_handle_number(agent.get("id")): agent for agent in _dicts_in(tool, "agents")}
     gpus = [handle for handle, agent in agents.items() if agent.get("type") == _GPU]
     numbers = {handle: at for at, handle in enumerate(gpus)}
     read = [
-        *(_kernel(record, _names(tool), numbers) for record in _buffer_records(tool, "kernel_dispatch")),
-        *(_copy(record, _operations(tool, "MEMORY_COPY"), numbers) for record in _buffer_records(tool, "memory_copy")),
-        *(_call(record, _operations(tool, kind)) for kind in _API for record in _buffer_records(tool, kind.lower())),
-        *(_mark(record) for record in _buffer_records(tool, "marker_api")),
+        *(_kernel_event(record, _kernel_names(tool), numbers) for record in _buffer_records(tool, "kernel_dispatch")),
+        *(
+            _copy_event(record, _operations(tool, "MEMORY_COPY"), numbers)
+            for record in _buffer_records(tool, "memory_copy")
+        ),
+        *(
+            _call_event(record, _operations(tool, kind))
+            for kind in _API
+            for record in _buffer_records(tool, kind.lower())
+        ),
+        *(_mark_event(record) for record in _buffer_records(tool, "marker_api")),
     ]
     events = [event for event in read if event is not None]
     devices = tuple(_device(agents[handle], at) for handle, at in numbers.items())
@@ -78,49 +85,51 @@ def _trace(tool: Record, name: str) -> Trace:
 _API = ("HIP_API", "HIP_RUNTIME_API", "HIP_RUNTIME_API_EXT")
 
 
-def _kernel(record: Record, names: Mapping[Any, str], numbers: Mapping[Any, int]) -> Event | None:
+def _kernel_event(record: Record, names: Mapping[Any, str], numbers: Mapping[Any, int]) -> Event | None:
     raw = record.get("dispatch_info")
     info: Record = raw if isinstance(raw, dict) else {}
-    group, grid = _axes(info.get("workgroup_size")), _axes(info.get("grid_size"))
+    group, grid = _three_sizes(info.get("workgroup_size")), _three_sizes(info.get("grid_size"))
     args: dict[str, Any] = {"shared memory": info.get("group_segment_size") or 0}
     if group and grid:  # rocprof's grid counts work-items, Kineto's counts blocks
         args |= {"block": group, "grid": [-(-whole // part) for whole, part in zip(grid, group, strict=True)]}
-    device = numbers.get(_handle(info.get("agent_id")), 0)
+    device = numbers.get(_handle_number(info.get("agent_id")), 0)
     name = names.get(integer(info.get("kernel_id")), "kernel")
-    queue = _handle(record.get("stream_id")) or _handle(info.get("queue_id")) or 0
-    return _event(record, name, "kernel", device, queue, args | {"device": device, "stream": queue})
+    queue = _handle_number(record.get("stream_id")) or _handle_number(info.get("queue_id")) or 0
+    return _make_event(record, name, "kernel", device, queue, args | {"device": device, "stream": queue})
 
 
-def _copy(record: Record, operations: Sequence[str], numbers: Mapping[Any, int]) -> Event | None:
+def _copy_event(record: Record, operations: Sequence[str], numbers: Mapping[Any, int]) -> Event | None:
     at = integer(record.get("operation")) or 0
     named = operations[at] if at < len(operations) else ""
     way = next((short for long, short in _COPY_WAYS.items() if long in named), "")
-    source, target = _handle(record.get("src_agent_id")), _handle(record.get("dst_agent_id"))
+    source, target = _handle_number(record.get("src_agent_id")), _handle_number(record.get("dst_agent_id"))
     if not way:
         way = {(False, True): "HtoD", (True, False): "DtoH", (True, True): "DtoD"}.get(
             (source in numbers, target in numbers), "copy"
         )
     device = numbers.get(target, numbers.get(source, 0))
     args = {"device": device, "stream": "copy", "bytes": record.get("bytes") or 0}
-    return _event(record, f"Memcpy {way}", "gpu_memcpy", device, "copy", args)
+    return _make_event(record, f"Memcpy {way}", "gpu_memcpy", device, "copy", args)
 
 
-def _call(record: Record, operations: Sequence[str]) -> Event | None:
+def _call_event(record: Record, operations: Sequence[str]) -> Event | None:
     at = integer(record.get("operation")) or 0
     name = operations[at] if at < len(operations) else f"hip call {at}"
-    return _event(record, name, "hip_runtime", 0, record.get("thread_id", 0), {})
+    return _make_event(record, name, "hip_runtime", 0, record.get("thread_id", 0), {})
 
 
-def _mark(record: Record) -> Event | None:
+def _mark_event(record: Record) -> Event | None:
     args = record.get("args")
     message = args.get("message") if isinstance(args, dict) else None
     name = str(message or record.get("message") or "")
     step = _STEP.fullmatch(name.strip())
     name = f"ProfilerStep#{step[1]}" if step else name
-    return _event(record, name, "user_annotation", 0, record.get("thread_id", 0), {}) if name else None
+    return _make_event(record, name, "user_annotation", 0, record.get("thread_id", 0), {}) if name else None
 
 
-def _event(record: Record, name: str, category: str, process: Any, thread: Any, args: dict[str, Any]) -> Event | None:
+def _make_event(
+    record: Record, name: str, category: str, process: Any, thread: Any, args: dict[str, Any]
+) -> Event | None:
     start, end = integer(record.get("start_timestamp")), integer(record.get("end_timestamp"))
     if start is None or end is None or end < start:
         return None
@@ -129,7 +138,7 @@ def _event(record: Record, name: str, category: str, process: Any, thread: Any, 
     return Event(name, category, start, end - start, process, thread, {**args, "correlation": integer(internal) or 0})
 
 
-def _names(tool: Record) -> dict[Any, str]:
+def _kernel_names(tool: Record) -> dict[Any, str]:
     found: dict[Any, str] = {}
     for at, symbol in enumerate(_dicts_in(tool, "kernel_symbols")):
         number = integer(symbol.get("kernel_id", symbol.get("id", at)))
@@ -160,11 +169,11 @@ def _dicts_in(tool: Record, key: str) -> Iterator[Record]:
     yield from (one for one in (raw if isinstance(raw, list) else ()) if isinstance(one, dict))
 
 
-def _handle(value: Any) -> Any:
+def _handle_number(value: Any) -> Any:
     return value.get("handle") if isinstance(value, dict) else value
 
 
-def _axes(value: Any) -> list[int] | None:
+def _three_sizes(value: Any) -> list[int] | None:
     if not isinstance(value, dict):
         return None
     found = [integer(value.get(axis)) for axis in "xyz"]
