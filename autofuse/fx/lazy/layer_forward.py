@@ -94,7 +94,7 @@ class _State(dict[str, Any]):
 
 
 def _state(self: nn.Linear) -> dict[str, Any]:
-    """What copies and pickles of a layer hold."""
+    """The contents of copies and pickles of a layer."""
     left_out = {WEIGHT}
     if _own_function(self) is not None:
         left_out.add(_FORWARD)
