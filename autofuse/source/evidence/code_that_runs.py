@@ -56,6 +56,7 @@ class FunctionVariant:
         text: the code that makes the change.
         how: the verb of the message: "overrides", "in other.py replaces".
         line: the line of the change.
+        is_possible: whether the text does not show that this variant exists: only run time knows the base of its class.
     """
 
     key: str
@@ -64,10 +65,11 @@ class FunctionVariant:
     text: str
     how: str
     line: int
+    is_possible: bool = False
 
 
 def check_code_that_runs(claim: Claim) -> Iterator[Missing | Fails]:
-    """Fail if the given files change a name that the edit relies on."""
+    """Fail if the given files change a name that the edit relies on. Yield an assumption if they may change one."""
     if claim.gives_same_edit is None:
         return
     names_read = find_names_read(claim.defined)
@@ -80,20 +82,34 @@ def check_code_that_runs(claim: Claim) -> Iterator[Missing | Fails]:
     if (fails := _find_rebound_name(claim, others)) is not None:
         yield fails
         return
-    tried = set[str]()
+    tried, possible = set[str](), list[FunctionVariant]()
     variants = (
         *_variants_by_base_classes(claim, names_read),
         *_variants_by_subclasses(claim, names_read, others),
         *_variants_by_borrowed_uses(claim, names_read, others),
         *_variants_by_changes(claim, names_read, others),
+        *_variants_by_patches(claim, patches),
     )
-    for variant in (*variants, *_variants_by_patches(claim, patches)):
+    for variant in sorted(variants, key=lambda v: v.is_possible):
         if variant.key in tried:
             continue
         tried.add(variant.key)
-        if len(tried) > _MAX_VARIANTS or not claim.gives_same_edit(variant.defined):
+        if len(tried) <= _MAX_VARIANTS and claim.gives_same_edit(variant.defined):
+            continue
+        if not variant.is_possible:
             yield _fails(variant)
             return
+        possible.append(variant)
+        break  # one assumption is enough
+    yield from map(_missing, possible)
+
+
+def _missing(variant: FunctionVariant) -> Missing:
+    """The assumption that a class with a computed base is no subclass."""
+    return Missing(
+        f"assumes that `{variant.text}` {variant.how} no `{variant.name}` (line {variant.line}; only run time knows its "
+        "base class)"
+    )
 
 
 def _fails(variant: FunctionVariant) -> Fails:
@@ -139,6 +155,7 @@ def _variants_by_subclasses(
             yield FunctionVariant(
                 f"class {subclass.name} {id(subclass.owner.node)}", as_subclass_method(defined, subclass),
                 f"self.{name}", f"class {subclass.name}", f"{where}overrides", definition_line(home.owner, name),
+                is_possible=not subclass.is_certain,
             )  # fmt: skip
 
 
@@ -200,7 +217,7 @@ def _variants_by_getattr(subclass: Subclass, defined: DefinedFunction, names: se
     for name in sorted(names):
         yield FunctionVariant(
             f"self.{name} ", with_unknown_attribute(defined, name), f"self.{name}", f"class {subclass.name}",
-            f"{where}overrides", subclass.owner.node.lineno,
+            f"{where}overrides", subclass.owner.node.lineno, is_possible=not subclass.is_certain,
         )  # fmt: skip
 
 
