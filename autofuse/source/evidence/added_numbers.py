@@ -249,7 +249,7 @@ class AddedNumbers:
 
     @staticmethod
     def _of_matrix_product(d: DefinedFunction | None) -> Size:
-        """A product of matrices has the size of scores, unless the function computes with large numbers."""
+        """A matrix product has the size of scores, unless the function computes with large numbers."""
         return SMALL if d is not None and not computes_with_large(d.function) else UNKNOWN
 
     @cached_property
