@@ -82,6 +82,8 @@ def _usual_parts(n: ast.AST) -> list[ast.expr]:
             return [value]
         case ast.Compare(comparators=comparators):
             return comparators
+        case ast.If(test=ast.BoolOp(values=values)):
+            return values
         case ast.If(test=test) | ast.UnaryOp(op=ast.Not(), operand=test):
             return [test]
     return []

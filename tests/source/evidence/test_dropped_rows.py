@@ -288,3 +288,45 @@ def test_a_subclass_may_pass_another_mask() -> None:
 def test_a_default_counts_as_a_passed_mask() -> None:
     text = with_calls("return self.attention(x, x, x, causal)").replace("mask=None", "mask=torch.full((9, 9), -1e9)")
     assert [f.status for f in findings(text) if f.code == "AF101"] == ["unsafe"]
+
+
+# A dict of an attribute that keeps a bias: another use than as a cache may put anything into it.
+KEPT = {
+    "pass": True,
+    "self.kept = {}": True,
+    "if n and self.kept: self.kept = {}": True,
+    "self.kept[1] = self.bias[:n]": True,
+    "self.kept[1] = mask": False,
+    "self.kept.update(a=mask)": False,
+    "fill(self.kept)": False,
+    "table = self.kept": False,
+}
+
+
+@pytest.mark.parametrize("line", KEPT)
+def test_a_cache_of_a_bias_is_followed(line: str) -> None:
+    text = source(f"""
+        import torch
+        from torch import nn
+
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.bias = nn.Parameter(torch.zeros(9, 9))
+                self.kept = {{}}
+
+            def biases(self, n):
+                if n not in self.kept:
+                    self.kept[n] = self.bias[:n, :n]
+                return self.kept[n]
+
+            def clear(self, n, mask):
+                {line}
+
+            def forward(self, q, k, v):
+                b, h, n, d = q.shape
+                s = q @ k.transpose(-2, -1) / 2 + self.biases(n)
+                return s.softmax(-1) @ v
+    """)
+    (found,) = (f for f in findings(text) if f.code == "AF101")
+    assert (LARGE not in found.message) is KEPT[line], found.message
