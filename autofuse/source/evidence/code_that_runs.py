@@ -107,8 +107,8 @@ def check_code_that_runs(claim: Claim) -> Iterator[Missing | Fails]:
 def _missing(variant: FunctionVariant) -> Missing:
     """The assumption that a class with a computed base is no subclass."""
     return Missing(
-        f"assumes that `{variant.text}` {variant.how} no `{variant.name}` (line {variant.line}; only run time knows its "
-        "base class)"
+        f"assumes that `{variant.text}` {variant.how} no `{variant.name}` (line {variant.line}; only run time knows "
+        "its base class)"
     )
 
 
@@ -141,6 +141,9 @@ def _variants_by_subclasses(
     defined = claim.defined
     if defined.owner is None:
         return
+    if claim.files is not None:  # what such files change is not looked at: they name no class of this file
+        computing = claim.files.files_computing_bases(defined.scope)
+        others = (*others, *(f for f in computing if all(f.tree is not o.tree for o in others)))
     names = {r.name for r in names_read.names if r.owner is defined.owner and not r.inner}
     for subclass in find_subclasses(defined.scope, defined.owner, others):
         overridden = _overridden_names(subclass, defined)

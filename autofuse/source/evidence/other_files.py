@@ -65,6 +65,7 @@ class ProjectFiles:
     _files_reading_layouts: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _importing_files: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _files_changing_classes: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _files_computing_bases: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _files_by_mention: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _by_word: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _by_module: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -102,18 +103,25 @@ class ProjectFiles:
         return self._file_paths
 
     def files_changing_classes(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Returns the files that import from the file of `scope`, and define subclasses or change attributes.
-
-        A file that computes a base class counts if it imports the file of `scope` through others: `BASE = get()`.
-        """
+        """Returns the files that import from the file of `scope`, and define subclasses or change attributes."""
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._files_changing_classes:
-            direct = dict.fromkeys(self._find_changing_files(scope, scope.file))
-            computing = self._find_indirect_importers(scope, "computed_bases", has_computed_base)
-            paths = direct | dict.fromkeys(str(s.file) for s in computing if s.file is not None)
-            self._files_changing_classes[scope.file] = tuple(paths)
+            self._files_changing_classes[scope.file] = tuple(
+                dict.fromkeys(self._find_changing_files(scope, scope.file))
+            )
         return self._scopes_of_files(self._files_changing_classes[scope.file])
+
+    def files_computing_bases(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Returns the files that import the file of `scope` through others and compute a base class: `BASE = get()`."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._files_computing_bases:
+            found = self._find_indirect_importers(scope, "computed_bases", has_computed_base)
+            self._files_computing_bases[scope.file] = tuple(
+                dict.fromkeys(str(s.file) for s in found if s.file is not None)
+            )
+        return self._scopes_of_files(self._files_computing_bases[scope.file])
 
     def _find_changing_files(self, scope: FileScope, file: Path) -> Iterator[str]:
         """Yields the files that import from `file` and change something, then those that import their subclasses."""
