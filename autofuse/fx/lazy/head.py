@@ -37,7 +37,7 @@ def forward(self: nn.Linear, input: Tensor) -> Tensor:
     """nn.Linear's forward. In training the output is computed when it is read."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         if not _has_original_forward(type(self)):
-            return forward_of_class(self)(input)
+            return cast(Tensor, forward_of_class(self)(input))
         made = _lazy_output(self, input)
         if made is not None:
             return made
@@ -115,7 +115,7 @@ class _State(dict[str, Any]):
 
 
 def _state(self: nn.Linear) -> dict[str, Any]:
-    """What copies and pickles of a layer hold."""
+    """The attributes that copies and pickles of a layer hold."""
     ours = {_FORWARD: forward, _STATE: _state}
     kept = {
         name: value
