@@ -29,12 +29,15 @@ _KERNELS = "ScaledDotProduct"  # the beginning of the names of all fused kernels
 
 
 def needs_unfused_formula(*operands: Tensor) -> bool:
-    """Whether a derivative is requested that no fused kernel has: forward mode, or a gradient inside of another."""
+    """Whether something is requested that fused kernels do not have: forward mode, nested gradients, vmap on a CPU."""
     if forward_ad._current_level >= 0:
         return True
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
-    gradients = [i for i in get_interpreter_stack() if is_gradient_interpreter(i)]
+    stack = get_interpreter_stack() or ()
+    gradients = [i for i in stack if is_gradient_interpreter(i)]
+    if len(gradients) < len(stack) and operands[0].is_cpu:
+        return True  # for this kernel, torch's vmap has no rule: it would run it once for each entry, with a warning
     return len(gradients) > 1 or bool(gradients) and any(map(_is_tracked_outside, operands))
 
 

@@ -142,3 +142,14 @@ def test_dropped_weights_are_differentiated_by_torch_itself(operands: tuple[Tens
         penalty_gradients(attend_with_dropout, operands), penalty_gradients(reference, operands), strict=True
     ):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("batched", [(0, 0, 0), (None, 0, 0), (0, None, None)])
+@pytest.mark.filterwarnings("error:There is a performance drop")
+def test_vmap_on_a_cpu_computes_all_entries_at_once(
+    operands: tuple[Tensor, ...], batched: tuple[int | None, ...]
+) -> None:
+    stacked = tuple(x if at is None else torch.stack([x, x * 2]) for x, at in zip(operands, batched, strict=True))
+    found = torch.vmap(fused_function, batched)(*stacked)
+    torch.testing.assert_close(found, torch.vmap(by_hand, batched)(*stacked))
+    assert kernels_run(lambda: torch.vmap(fused_function, batched)(*stacked)) == 0

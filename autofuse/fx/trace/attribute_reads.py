@@ -78,6 +78,7 @@ class AttributeReads(ForeignCalls):
         self._real_reads: list[tuple[str, Any, str]] = []  # guard text, value, name
         self._first_names: dict[int, str] = {}  # id of a parameter or buffer -> its first name
         self._first_texts: dict[int, str] = {}  # id of another tensor -> the guard text of its first path
+        self._other_paths: list[tuple[Tensor, str]] = []  # tensors, with guard texts of paths that lead to them
         self.argument_classes: list[type] = []  # classes that are arguments
         self.operators: set[str] = set()  # operators of tensors that forward called
         self._tensors_read: dict[str, type] = {}  # guard text of a module's tensor that was read -> its class
@@ -97,6 +98,7 @@ class AttributeReads(ForeignCalls):
                 a
                 tensor.
         """
+        self._guard_other_paths()
         for text, container, before, place in self._snapshots:
             after = _contents(container)
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
@@ -528,9 +530,11 @@ class AttributeReads(ForeignCalls):
         if id(value) not in self.world.functions:
             return
         for index, cell in enumerate(value.__closure__):
+            inside = f"{text}.__closure__[{index}].cell_contents"
             if isinstance(cell.cell_contents, nn.Module) and id(cell.cell_contents) in self.paths:
-                reach = guard_path(self.paths[id(cell.cell_contents)])
-                self.guards.add(f"{text}.__closure__[{index}].cell_contents is {reach}")
+                self.guards.add(f"{inside} is {guard_path(self.paths[id(cell.cell_contents)])}")
+            elif isinstance(cell.cell_contents, Tensor):
+                self._other_paths.append((cell.cell_contents, inside))
 
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute. `parameter` handles parameters and buffers."""
@@ -542,7 +546,7 @@ class AttributeReads(ForeignCalls):
             first = self._first_names.get(id(x))
             self._guard_other_name(owner, name, first)
             if id(owner) in self.owners and (first is None or id(owner) not in self.paths):
-                self._guard_other_path(x, f"{self.owners[id(owner)]}.{name}")
+                self._other_paths.append((x, f"{self.owners[id(owner)]}.{name}"))
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
@@ -593,23 +597,27 @@ class AttributeReads(ForeignCalls):
     def _register_item(self, item: Tensor, get: Callable[[], fx.Node] | None, text: str) -> None:
         """A tensor in a container. If the graph reads it elsewhere already, it must stay the same tensor."""
         if id(item) in self.held or self.parameter(item) is not None:
-            self._guard_other_path(item, text)
+            self._other_paths.append((item, text))
         elif get is not None:
             self.hold(item, get, _fixed_sizes(item))
             self._first_texts[id(item)] = text
 
-    def _guard_other_path(self, x: Tensor, text: str) -> None:
-        """Guard that another path to a tensor still leads to it: the graph reads the tensor by its first path."""
-        name = self._first_names.get(id(x))
-        first = self._first_texts.get(id(x), "") if name is None else guard_tensor(self.root, name)
-        if first not in ("", text):
-            self.guards.add(f"{text} is {first}")
+    def _guard_other_paths(self) -> None:
+        """Guard that each other path to a tensor still leads to it: the graph reads the tensor by its first path."""
+        for x, text in self._other_paths:
+            self.parameter(x)  # finds its name
+            name = self._first_names.get(id(x))
+            first = self._first_texts.get(id(x), "") if name is None else guard_tensor(self.root, name)
+            if first not in ("", text):
+                self.guards.add(f"{text} is {first}")
 
     def _guard_part(self, text: str, item: Any) -> None:
         """Guard an item of a container, or an argument of a partial function."""
         if isinstance(item, nn.Module):
             if id(item) in self.paths:
                 self.guards.add(f"{text} is {guard_path(self.paths[id(item)])}")
+        elif isinstance(item, Tensor):
+            self._other_paths.append((item, text))
         elif isinstance(item, SCALARS):
             self.guards.equal(text, item)
         elif is_plain(item):

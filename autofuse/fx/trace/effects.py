@@ -218,10 +218,9 @@ def kind_of_state(value: Any) -> str:
     return ""
 
 
-@functools.cache
 def has_finalizer(cls: type) -> bool:
     """Whether objects of a class run code when they are freed. A copy would run it too: it may close a file."""
-    return any("__del__" in vars(c) for c in cls.__mro__)
+    return hasattr(cls, "__del__")
 
 
 def has_finalizers(model: torch.nn.Module) -> str:
