@@ -119,7 +119,7 @@ def _clock_remarks(judged: JudgedTimings, threads: int) -> str:
     if judged.clock == "core":
         remarks = (
             f" Steps waited {judged.timings.waiting or 0:.0%} of their time for a core that other programs held: "
-            "the comparison uses the time for which they had one."
+            "only the time for which they had a core is compared."
         )
     if judged.threads != threads:
         remarks += f" The {threads} threads of a step also waited for each other, so the steps ran with one thread."

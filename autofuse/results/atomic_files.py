@@ -38,7 +38,9 @@ def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
     status = os.stat(target)
     if kind := kind_of(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
-    if not os.access(target, os.W_OK):  # a rename needs a writable folder only, but the user protected the file
+    if not os.access(
+        target, os.W_OK
+    ):  # A rename needs only a writable folder. The user protected the file, so it must not be replaced.
         raise PermissionError(errno.EACCES, "it is write-protected", path)
 
     def finish(temporary: str) -> None:

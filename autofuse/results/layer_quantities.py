@@ -96,7 +96,7 @@ def _share_interval(layers: Sequence[Layer]) -> Interval:
 
 
 def _interval_around(value: float, error: float) -> Interval:
-    """A layer's time comes from the few steps of a trace, so it may err as much as two separate runs differ."""
+    """The interval of a layer's time. It comes from a few steps, so its error is that between two separate runs."""
     return Interval(value / (1 + error), value * (1 + error))
 
 

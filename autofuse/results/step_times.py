@@ -61,7 +61,7 @@ class StepTime:
         return line + self._waiting()
 
     def _waiting(self) -> str:
-        """What the GPU waits for, if it waits often."""
+        """The clause on what the GPU waits for; "" if it rarely waits."""
         if self.busy is None or self.busy >= _BUSY:
             return ""
         return (

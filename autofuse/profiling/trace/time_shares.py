@@ -26,7 +26,7 @@ from autofuse.results.profile_parts import Share
 
 UNKNOWN = 0.2  # the fraction of the steps for which the phase may be unknown
 _BASIS: dict[str, str] = {
-    "forward": "everything in no other phase, the loss included",
+    "forward": "everything that belongs to no other phase, including the loss",
     "backward": "nodes of the autograd engine",
     "optimizer": "torch's own ranges Optimizer.step and zero_grad",
     "data": "torch's own ranges of DataLoader",

@@ -183,8 +183,8 @@ def _loss_below_peak(scope: Scope, limits: Limits) -> Loss:
         return Loss("compute", arithmetic, sentence)
     sentence = f"Compute-bound at low utilisation: {share}, at {reached} of the GPU's peak."
     text = (
-        "Make products larger: a larger batch, widths and a vocabulary that are multiples of 64 (128 "
-        "for fp8), fewer and larger products."
+        "Make matrix products larger: use a larger batch, make widths and the vocabulary multiples of 64 (128 for "
+        "fp8), and merge small products."
     )
     evidence = f"FLOPs of recorded shapes / {times(arithmetic)} / the peak of {limits.device}"
     saved = milliseconds(arithmetic * (1 - limits.achieved / WELL_USED))

@@ -36,8 +36,8 @@ def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         if single
         else "Use more loader workers: DataLoader(..., num_workers=N, persistent_workers=True, "
         "prefetch_factor=4), with "
-        "N up to the cores for each GPU; make what a worker does cheaper (decoding, "
-        "augmentation) where cores are short."
+        "N up to the cores for each GPU. If that is too few, make the work of a worker cheaper (decoding, "
+        "augmentation)."
     )
     actions = (
         Action("loader-workers", more, milliseconds(saved), evidence, sure),
