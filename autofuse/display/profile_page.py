@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autofuse.display.diagnosis import rests_on, saving
+from autofuse.display.diagnosis import evidence_and_confidence, saving
 from autofuse.display.heat_map import heat_map
 from autofuse.display.html import CodeBlock, Details, LeadingSentence, Part, Section, SuggestedAction, page
 from autofuse.display.icicle import icicle_chart
@@ -82,7 +82,7 @@ def _diagnosis(profile: Profile) -> LeadingSentence | None:
     if found is None:
         return None
     return LeadingSentence(
-        found.sentence, tuple(SuggestedAction(a.text, saving(a), rests_on(a)) for a in found.actions)
+        found.sentence, tuple(SuggestedAction(a.text, saving(a), evidence_and_confidence(a)) for a in found.actions)
     )
 
 
@@ -278,7 +278,7 @@ def _origins_section(sides: Sides) -> list[Part]:
 
 
 def _environment(sides: Mapping[str, Mapping[str, str]]) -> Table:
-    """One column if both sides have the same environment."""
+    """The table of environments, with one column if both sides have the same."""
     values = list(sides.values())
     shown = sides if any(value != values[0] for value in values) else {"": values[0]}
     keys = dict.fromkeys(key for value in shown.values() for key in value)

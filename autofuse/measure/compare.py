@@ -143,10 +143,10 @@ def _progress_bar(pairs: int | None, enabled: bool) -> Iterator[Callable[[], Non
     is_visible = enabled and console.is_terminal
     with rich.Progress(*columns, console=console, transient=True, disable=not is_visible) as progress:
         task = progress.add_task("pairs of steps", total=pairs or PAIR_COUNTS[0])
-        yield lambda: _advance(progress, task)
+        yield lambda: _advance_bar(progress, task)
 
 
-def _advance(progress: Any, task: Any) -> None:
+def _advance_bar(progress: Any, task: Any) -> None:
     """Advances the bar by one pair. If the verdict needs more pairs, the end of the bar moves to the next count."""
     progress.advance(task)
     state = progress.tasks[task]

@@ -97,7 +97,7 @@ def judge_sides(
     `regressed` likewise; `no-change` if all show less than 10 %; otherwise `inconclusive`. Also `inconclusive` if fewer
     than 8 steps were timed, and, unless `anyway`, if there are caveats or no yardsticks.
     """
-    ratio = _ratio(before, after)
+    ratio = _ratio_of_medians(before, after)
     found = tuple(caveats)
     if ratio is None:
         return Difference("inconclusive", "No step of one of the two was timed.", None, found)
@@ -128,7 +128,7 @@ def _verdict(interval: Interval) -> tuple[Verdict, str]:
     )
 
 
-def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
+def _ratio_of_medians(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
     """The ratio of the medians. Its interval contains the interval of each way to compare."""
     if not before.seconds or not after.seconds or min(*before.seconds, *after.seconds) <= 0:
         return None

@@ -55,7 +55,7 @@ class MemoryEstimate:
         memory: at the peak of the step.
         layers: bytes at the peak by module, of the whole model.
         fused: number of fused places.
-        states_bytes: parameters, gradients and the optimizer's state, at the moment at which they are most.
+        states_bytes: the largest total of parameters, gradients and the optimizer's state.
         host_bytes: what is offloaded to the host's memory.
     """
 
@@ -152,7 +152,7 @@ def _modules_like(model: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
 
 
 def _optimizer(model: nn.Module, name: str) -> Optimizer | None:
-    """The optimizer with its state, as from the second step on."""
+    """The optimizer with its state, which exists from the second step on."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if name == "none" or not parameters:
         return None

@@ -186,7 +186,7 @@ def _next_is_too_large(known: dict[int, int], batch: int, room: int) -> bool:
 
 
 def _next_batch(known: dict[int, int], room: int, below: int, above: int | None) -> int:
-    """The batch to try next: where the line through the two nearest known peaks meets the capacity."""
+    """The batch to try next: a line through the two nearest known peaks reaches the capacity there."""
     if len(known) == 1:
         return 2 * below if above is None else max(1, above // 2)
     low, high = sorted(sorted(known, key=lambda batch: abs(known[batch] - room))[:2])

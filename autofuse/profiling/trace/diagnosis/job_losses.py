@@ -142,7 +142,7 @@ def sending_loss(scope: Scope, lost: float, exposed: float) -> Loss:
     alone = scope.seconds(length(communication(scope)[0]))
     kinds = Counter[str]()
     for event in sorted(communication_events(scope), key=lambda e: -e.duration)[:_INSPECTED]:
-        kinds[_kind(event, scope)] += event.duration
+        kinds[_kind_of_collective(event, scope)] += event.duration
     kind = kinds.most_common(1)[0][0] if kinds else ""
     sizes = [size for event in collectives(scope) if (size := size_of(event)) is not None]
     sent = (
@@ -184,9 +184,9 @@ def _name_of_others(scope: Scope) -> str:
     return "other GPUs" if scope.has_gpu else "other ranks"
 
 
-def _kind(event: Event, scope: Scope) -> str:
+def _kind_of_collective(event: Event, scope: Scope) -> str:
     """Return the kind of collective, from the trace's field, from its name, or from the operator that launched it."""
-    for name in (str(event.args.get("Collective name", "")), event.name, *_operators(event, scope)):
+    for name in (str(event.args.get("Collective name", "")), event.name, *_operators_around(event, scope)):
         bare = re.sub(r"[^a-z]", "", name.lower())
         for kind in REMEDIES:
             if kind in bare:
@@ -196,7 +196,7 @@ def _kind(event: Event, scope: Scope) -> str:
     return "allreduce"
 
 
-def _operators(event: Event, scope: Scope) -> list[str]:
+def _operators_around(event: Event, scope: Scope) -> list[str]:
     """Return the operators of torch.distributed that contain the launch of a message."""
     launch = scope.launch_of(event)
     if launch is None:

@@ -59,7 +59,7 @@ class Limits:
 
 def limits_of(scope: Scope) -> Limits:
     """Return the limits of everything that computes in the steps."""
-    few_rows = _few_rows(scope)
+    few_rows = _memory_bound_products(scope)
     arithmetic = tensor = memory = weights = single = 0.0
     known = occupied = 0.0
     by_name = Counter[str]()
@@ -113,8 +113,8 @@ def _achieved_fraction(scope: Scope, nanoseconds: float, peak: DevicePeak | None
     return share if share <= 1 else None
 
 
-def _few_rows(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
-    """Return, by thread, when operators run whose products move more than they compute."""
+def _memory_bound_products(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
+    """Return, by thread, the intervals of operators whose products are bound by memory."""
     found: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
     balance = _BALANCE
     if scope.peak is not None and scope.peak.bytes_per_second:  # half of the balance: clearly memory-bound
