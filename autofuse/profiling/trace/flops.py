@@ -150,7 +150,7 @@ _FORMULAS: dict[str, Callable[[Dims], float]] = {
     "aten::_addmm_activation": _product_flops(1),
     "aten::baddbmm": _product_flops(1),
     **{
-        f"aten::_scaled_dot_product_{kind}_attention_flops": _attention_flops(0, 1, 1)
+        f"aten::_scaled_dot_product_{kind}_attention": _attention_flops(0, 1, 1)
         for kind in ("flash", "efficient", "cudnn")
     },
     **{
