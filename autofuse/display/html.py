@@ -21,7 +21,7 @@ from autofuse.results.units import magnitude
 
 _TEMPLATE, _SCRIPT = "page.html.j2", "page.js"
 _FEWEST_SORTED = 4  # a table with fewer rows is not sorted
-_FEWEST_FILTERED = 9
+_FEWEST_FILTERED = 9  # a table with fewer rows has no filter
 _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Sides = Mapping[str, "Profile"]
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers", "others")
-BESIDE = ("host", "communication", "exposed communication")  # these overlap with the other parts
+BESIDE = ("host", "communication", "exposed communication")  # the parts of a step that overlap with other parts
 
 
 def ladder_table(sides: Sides) -> Table:

@@ -43,7 +43,7 @@ from autofuse.results.table import Table
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
-_BAR = 24
+_BAR = 24  # characters
 _ON_GPU = "profile on a GPU"  # the page and the JSON have the instructions for each level
 _LAYERS, _PLACES = 8, 5
 _MOST_REASONS = 2  # more reasons why levels are missing would hide the known levels

@@ -22,7 +22,7 @@ from autofuse.results.profile import Probe, Regime, Roof, Work
 from autofuse.torch_private.nested import mapped, tensors_in
 
 _MOST_PAIRS = 30
-_WARMUP = 2
+_WARMUP = 2  # steps of each size
 
 
 class NotApplicable(ValueError):

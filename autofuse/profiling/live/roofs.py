@@ -27,7 +27,7 @@ from autofuse.torch_private import disable_current_modes
 
 HERE = "measured on this machine"
 _BUDGET = 0.08  # time budget of each measurement, in seconds
-_FEWEST = 3
+_FEWEST = 3  # runs of each measurement
 _LOCK = threading.RLock()
 _KNOWN: dict[tuple[str, int, str], Roofs] = {}
 

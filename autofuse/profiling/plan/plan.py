@@ -23,7 +23,7 @@ from autofuse.results.plan import Capacity, Fit, Plan, Setting
 from autofuse.results.profile import Memory
 
 _ONE_DEVICE: Any = {"devices": 1, "strategy": "none", "tensor": 1, "pipeline": 1, "context": 1}
-_MOST_RUNS = 24
+_MOST_RUNS = 24  # planned steps in the search for the largest batch
 _NOT_COUNTED = (
     "Not counted: the device's context, gaps of its allocator, and communication buffers. "
     "Operators and kernels are those of a CPU."

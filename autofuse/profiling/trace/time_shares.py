@@ -80,7 +80,7 @@ def host_overhead(scope: Scope) -> list[Interval]:
 
 def _host_share(scope: Scope) -> Share:
     if not scope.has_gpu:
-        basis = "no computing operator runs: Python and dispatch, except the dispatch within computing operators"
+        basis = "no computing operator runs: Python and dispatch, without that inside computing operators"
         return _share("host", host_overhead(scope), scope, basis)
     unlinked = sum(scope.nanoseconds(work) for work in scope.work if scope.launch_of(work) is None)
     if unlinked > UNKNOWN * sum(map(scope.nanoseconds, scope.work)):

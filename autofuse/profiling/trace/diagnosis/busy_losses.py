@@ -96,7 +96,7 @@ def _loss_to_memory(scope: Scope, limits: Limits) -> Loss:
             Action(
                 "quantize",
                 "Quantise the weights (int8 or int4, torchao): half or a quarter of the bytes are read.",
-                milliseconds(0.5 * weights),
+                milliseconds(0.5 * weights),  # int8 has half the bytes of bfloat16
                 evidence,
                 "medium",
             ),

@@ -91,7 +91,7 @@ def _reason_and_action(
     others = [found for rank, found in reasons.items() if rank != late]
     more = {name: mine[name] - median(found[name] for found in others) for name in mine if name != "count"}
     name = max(more, key=lambda key: more[key])
-    if more[name] < 0.3 * lost:
+    if more[name] < 0.3 * lost:  # no single activity explains the delay
         text = f"Look at rank {late} first: its machine, its clocks, its link, and how much work it is given."
         return "", ("straggler", text, "medium")
     because = f" ({(_ACTIVITIES if on_gpu else _ACTIVITIES_ON_CPU)[name]} {times(more[name])} longer)"
@@ -103,7 +103,7 @@ def _reason_and_action(
         )
     if name == "kernels":
         usual = median(found["count"] for found in others)
-        if mine["count"] > 1.1 * usual:
+        if mine["count"] > 1.1 * usual:  # more kernels are more work; as many kernels run on a slower device
             text = (
                 f"Give rank {late} less work: it runs {mine['count']:,.0f} "
                 f"{'kernels' if on_gpu else 'operators'} a step, the others {usual:,.0f}."

@@ -22,7 +22,9 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 
 COMPUTES = ("matmul", "attention")
+# Kernels that multiply few rows: matrix-vector products, and attention of single tokens.
 _FEW_ROWS = re.compile(r"gemv|gemmSN|splitkv|paged_attention|decode", re.IGNORECASE)
+# Kernels of float32 arithmetic: cuBLAS's sgemm, CUTLASS's simt, and names with their instruction or dtype.
 _SINGLE = re.compile(r"sgemm|simt|ffma|f32f32_f32f32|_SB_|fp32", re.IGNORECASE)
 _BALANCE = 50.0  # FLOP per byte, in half precision: with fewer, memory limits every accelerator of today
 _ITEMS = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1}

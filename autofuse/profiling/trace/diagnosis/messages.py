@@ -77,6 +77,7 @@ def _rank_that_comes_last(blame: Counter[int], ranks: int) -> tuple[int | None, 
         return None, 0.0
     rank, most = blame.most_common(1)[0]
     share = most / whole
+    # By chance, each rank causes 1 / ranks of the waiting.
     return (rank if share > max(0.5, 1.5 / ranks) else None), share
 
 
