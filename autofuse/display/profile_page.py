@@ -163,7 +163,7 @@ def _probe(side: str, profile: Profile) -> str:
     probe = profile.probe
     start = f"Twice the batch{f' {side}' if side else ''}:"
     if probe.ratio is None:
-        live = profile.kind != "trace"  # a trace cannot have it, so its absence is not reported
+        live = profile.kind != "trace"  # a trace never has this ratio, so no reason is shown
         return f"{start} {units.because(probe.reason)}." if probe.reason and live else ""
     within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."

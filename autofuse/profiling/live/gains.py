@@ -34,7 +34,7 @@ from autofuse.results.comparison import milliseconds
 from autofuse.results.profile import Layer, Place, Work
 from autofuse.torch_private import pytree
 
-_MOSTLY = 0.9  # fraction of a layer's seconds
+_MOSTLY = 0.9  # a layer with this fraction of one kind of work shows the pace of that kind
 LEAST = 0.1  # fraction of a place's seconds: a smaller saving is within the model's error
 
 Key = tuple[str, Phase]

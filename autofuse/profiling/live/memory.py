@@ -111,7 +111,7 @@ class PeakHoldings:
         self.by_layer = MappingProxyType({layer: size for layer, size in layers.items() if size})
 
     def _unseen_bytes(self, seen: int) -> int:
-        """Return by how much CUDA's own peak exceeds what was seen, without memory that others held before."""
+        """Return the bytes of CUDA's own peak that were not seen, without memory that other code held before."""
         if self.device.type != "cuda":
             return 0
         torch.cuda.synchronize(self.device)

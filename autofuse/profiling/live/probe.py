@@ -22,7 +22,7 @@ from autofuse.results.profile import Probe, Regime, Roof, Work
 from autofuse.torch_private.nested import mapped, tensors_in
 
 _MOST_PAIRS = 30
-_WARMUP = 2  # steps of each size
+_WARMUP = 2  # first steps with twice the batch, which are not compared
 
 
 class NotApplicable(ValueError):

@@ -186,7 +186,7 @@ def _product_rate(device: torch.device, dtype: str) -> float:
 
 
 def _bandwidths(device: torch.device) -> tuple[tuple[int, float], ...]:
-    """Return bandwidths at growing sizes, each at least that of all larger sizes: small data fits every cache."""
+    """Return bandwidths at growing sizes. Each is at least that of larger sizes: small data fits every cache."""
     most = _bytes_beyond_caches(device)
     sizes = [2**18, 2**21, 2**24, most] if device.type == "cpu" else [most]
     found: list[tuple[int, float]] = []

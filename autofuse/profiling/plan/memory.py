@@ -88,7 +88,9 @@ class PlannedModel:
             model, optimizer, spread_, fused = self._prepared or self._prepare(inputs)
             before = _fallbacks(model)
             holding = self._measure_holdings(model, optimizer, inputs)
-            if self.fusing and _fallbacks(model) != before:  # fused for other sizes only
+            if (
+                self.fusing and _fallbacks(model) != before
+            ):  # the fused code was made for other sizes, and the original ran
                 model, optimizer, spread_, fused = self._prepare(inputs)
                 holding = self._measure_holdings(model, optimizer, inputs)
         return _estimate_of_holding(holding, spread_, fused)

@@ -111,8 +111,8 @@ def _reason_and_action(
             return because, ("balance", text, "high")
         if not on_gpu:
             text = (
-                f"Check the cores of rank {late}: it runs as many operators, and they take longer: other "
-                "programs, clocks."
+                f"Check the cores of rank {late}: it runs as many operators, and they take longer. Look for "
+                "other programs and for lower clocks."
             )
             return because, ("slow-cores", text, "medium")
         text = (
