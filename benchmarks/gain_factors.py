@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autofuse.profiling.live import prediction_factors
-from autofuse.profiling.live.prediction_factors import PredictionClass, saving_range, size_of
+from autofuse.profiling.live.prediction_factors import PredictionClass, saving_range, size_class_of
 
 RESULTS = Path(__file__).parent / "results" / "gains.json"
 TABLE = Path(prediction_factors.__file__).with_suffix(".json")
@@ -56,7 +56,7 @@ def classes_of(kinds: Sequence[Kind]) -> list[PredictionClass]:
     """One entry for each size and rule, and for each size over all rules, if there are enough kinds."""
     groups: dict[tuple[str, str], list[Kind]] = {}
     for kind in kinds:
-        size = size_of(kind.seconds, kind.predicted)
+        size = size_class_of(kind.seconds, kind.predicted)
         groups.setdefault(("", size), []).append(kind)
         groups.setdefault((kind.rule, size), []).append(kind)
     return [_class(*key, groups[key]) for key in sorted(groups) if len(groups[key]) >= LEAST_KINDS]

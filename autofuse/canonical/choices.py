@@ -26,7 +26,9 @@ from autofuse.ir.graph import (
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import OPS
 
-_SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # if both branches do it, it is done after the choice
+_SAME_IN_BOTH = frozenset(
+    {"softmax", "dropout", CAST, PERMUTE}
+)  # applied in both branches, they move behind the choice
 
 
 @rewrites(CHOICE)

@@ -98,14 +98,14 @@ def expanded_and_folded(view: View, mask: Value, split: Value, joined: Value) ->
 def _first_size(view: View, split: Value, joined: Value) -> Value | None:
     """The size that -1 stands for, if it is the first size of `split`, which splits the first dimension in two."""
     sizes, back = elements(split.inputs[1]), elements(joined.inputs[1])
-    query = _query(split.inputs[0])
+    query = _query_of(split.inputs[0])
     if query is None or len(sizes) != len(back) + 1 or sizes[2:] != back[1:]:
         return None
     whole = view.plain("size", query, view.const(0))
     return view.plain("floordiv", whole, sizes[1])
 
 
-def _query(scores: Value) -> Value | None:
+def _query_of(scores: Value) -> Value | None:
     """The left operand of the matrix product in `scores`, which has the same first dimension; None if there is none."""
     while scores.op in ("mul", "add", CAST):
         scores = next((i for i in scores.inputs if _is_product(i)), scores.inputs[0])

@@ -1,4 +1,4 @@
-"""The canonical form of layout: transposes and permutations as tail permutations, and einsum as matmul.
+"""The canonical form of layout: transposes become permutations of the last dimensions, and einsum becomes matmul.
 
 This file knows dimensions. It knows no arithmetic, mask or dtype.
 """

@@ -36,7 +36,7 @@ from autofuse.ir.numbers import is_small
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
-PERMUTE = "permute"  # data: a tail permutation
+PERMUTE = "permute"  # data: a tail permutation, which reorders the last dimensions and counts them from the end
 CAST = "cast"  # a change of floating dtype, which only rounds
 KEEP = "keep"  # inputs: scores, boolean mask, the fill where it is False
 LEAF = "leaf"  # data: a value of the program that the canonical form treats as unknown

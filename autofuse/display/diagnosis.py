@@ -24,7 +24,7 @@ def for_terminal(found: Diagnosis) -> RenderableType:
     lines: list[RenderableType] = [Text(found.sentence, "bold")]
     for number, action in enumerate(found.actions, 1):
         text = Text.assemble(f"{number}. ", action.text, (f"  {saving(action)}" if saving(action) else "", "green"))
-        lines += [Padding(text, (0, 0, 0, 2)), Padding(Text(rests_on(action), _QUIET), (0, 0, 0, 5))]
+        lines += [Padding(text, (0, 0, 0, 2)), Padding(Text(evidence_and_confidence(action), _QUIET), (0, 0, 0, 5))]
     return Group(*lines)
 
 
@@ -35,13 +35,13 @@ def saving(action: Action) -> str:
     return f"saves up to {units.duration(action.milliseconds * 1e-3)} a step"
 
 
-def rests_on(action: Action) -> str:
+def evidence_and_confidence(action: Action) -> str:
     """The evidence for an action and the confidence in it, as text."""
     return f"{action.evidence}{'; ' if action.evidence else ''}{action.confidence} confidence"
 
 
 def actions_table(found: Diagnosis) -> Table:
-    """One row for each action."""
+    """A table with one row for each action."""
     columns = (
         Column("what to do", wraps=True),
         Column("saves up to"),

@@ -54,7 +54,13 @@ def speedscope(profile: Profile) -> dict[str, Any]:
 
 
 def _sampled_profile(name: str, group: list[tuple[Stack, str, float]], frames: dict[str, int]) -> dict[str, Any]:
-    """One sample for each stack. frames: the index of each frame; new ones are added."""
+    """One profile of a speedscope file, with one sample for each stack.
+
+    Args:
+        name: the name of the profile.
+        group: the stacks with their seconds.
+        frames: the index of each frame. New frames are added.
+    """
     samples = [[frames.setdefault(frame, len(frames)) for frame in (*path, phase)] for path, phase, _ in group]
     weights = [seconds for *_, seconds in group]
     return {

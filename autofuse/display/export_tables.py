@@ -46,12 +46,12 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([_safe_cell(value) for value in row] for row in rows)
     return file.getvalue()
 
 
-def _cell(value: object) -> object:
-    """A text that a spreadsheet would run as a formula gets an apostrophe in front."""
+def _safe_cell(value: object) -> object:
+    """The text of a cell. If a spreadsheet would run it as a formula, an apostrophe is put in front."""
     if value is None:
         return ""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):

@@ -21,7 +21,7 @@ from autofuse.results.units import magnitude
 
 _TEMPLATE, _SCRIPT = "page.html.j2", "page.js"
 _FEWEST_SORTED = 4  # a table with fewer rows is not sorted
-_FEWEST_FILTERED = 9
+_FEWEST_FILTERED = 9  # a table with fewer rows has no filter
 _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
 
@@ -130,7 +130,7 @@ def drawn_part(part: Part) -> Markup:
     if isinstance(part, str):
         return Markup("<p>{}</p>").format(part)
     if isinstance(part, Table):
-        return _table(part)
+        return _table_html(part)
     if isinstance(part, CodeBlock):
         return Markup("<pre><code>{}</code></pre>").format(_code_lines_html(part))
     if isinstance(part, Details):
@@ -154,8 +154,8 @@ def _legend_html(chart: Chart | Fragment) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(drawn) if entries else Markup()
 
 
-def _table(table: Table) -> Markup:
-    """Uses classes of the style sheet; markup.table uses inline styles."""
+def _table_html(table: Table) -> Markup:
+    """A table that uses classes of the style sheet; markup.table uses inline styles."""
     kinds = [f"{column.align}{' wraps' if column.wraps else ''}" for column in table.columns]
     title = Markup("<caption>{}</caption>").format(table.title) if table.title else Markup()
     headings = zip(kinds, table.columns, strict=True)
@@ -163,7 +163,7 @@ def _table(table: Table) -> Markup:
     rows = Markup().join(Markup("<tr>{}</tr>").format(_cells_html(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
     inner = Markup("<table{}>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
-        _for_the_script(table), title, head, rows
+        _script_attributes(table), title, head, rows
     )
     # The keyboard scrolls it too, so it needs a name for screen readers.
     named = table.title or ", ".join(column.name for column in table.columns if column.name)
@@ -171,7 +171,7 @@ def _table(table: Table) -> Markup:
     return region.format(named, inner, below)
 
 
-def _for_the_script(table: Table) -> Markup:
+def _script_attributes(table: Table) -> Markup:
     """Marks the tables that the script may sort and filter."""
     if not all(column.name for column in table.columns) or len(table.rows) < _FEWEST_SORTED:
         return Markup()
@@ -182,13 +182,13 @@ def _cells_html(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
     # The first column names the row: a screen reader reads it with each number.
     first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
     rest = (
-        Markup('<td class="{} {}"{}>{}</td>').format(kind, cell.tone, _value(cell.text), cell.text)
+        Markup('<td class="{} {}"{}>{}</td>').format(kind, cell.tone, _sort_value(cell.text), cell.text)
         for kind, cell in zip(kinds[1:], row[1:], strict=True)
     )
     return first + Markup().join(rest)
 
 
-def _value(text: str) -> Markup:
+def _sort_value(text: str) -> Markup:
     """The value by which the script sorts a cell whose text is a quantity."""
     value = magnitude(text)
     return Markup() if value is None else Markup(' data-value="{}"').format(f"{value:.6g}")

@@ -59,7 +59,7 @@ class IcicleChart:
             return Markup()
         rest = own + sum(node.seconds for node in nodes if node not in shown)
         items = Markup().join(self._item(node, narrowest) for node in shown)
-        gap = Markup('<li aria-hidden="true" style="flex:{} 1 0"></li>').format(_weight(rest)) if rest > 0 else ""
+        gap = Markup('<li aria-hidden="true" style="flex:{} 1 0"></li>').format(_flex_factor(rest)) if rest > 0 else ""
         return Markup("<ul>{}{}</ul>").format(items, gap)
 
     def _item(self, node: ModuleBox, narrowest: float) -> Markup:
@@ -67,7 +67,7 @@ class IcicleChart:
         described = self._description(node)
         button = Markup('<button type="button" class="heat-{}" title="{}" aria-label="{}">{}</button>')
         drawn = button.format(self._shade(node), described, described, node.label)
-        return Markup('<li style="flex:{} 1 0">{}{}</li>').format(_weight(node.seconds), drawn, below)
+        return Markup('<li style="flex:{} 1 0">{}{}</li>').format(_flex_factor(node.seconds), drawn, below)
 
     def _description(self, node: ModuleBox) -> str:
         share = f", {units.percent(node.seconds / self.step)} of the step" if self.step > 0 else ""
@@ -75,7 +75,7 @@ class IcicleChart:
         return f"{layer_name(node.name)}: {units.duration(node.seconds)}{share}{own}"
 
     def _shade(self, node: ModuleBox) -> int:
-        """The darkest if the module's own time is a fifth of the step or more."""
+        """The shade of a bar. It is the darkest if the module's own time is a fifth of the step or more."""
         return min(_SHADES - 1, int(5 * (_SHADES - 1) * node.own / self.step)) if self.step > 0 else 0
 
 
@@ -96,7 +96,7 @@ def _tree(layers: Sequence[Layer]) -> Iterator[ModuleBox]:
         folds.setdefault(fold.name, []).append(fold)
     below: dict[str | None, list[str]] = {}
     for name in folds:
-        below.setdefault(_parent(name, folds), []).append(name)
+        below.setdefault(_name_of_parent(name, folds), []).append(name)
     yield from _nodes(None, folds, below)
 
 
@@ -113,7 +113,7 @@ def _nodes(
     yield from sorted(found, key=lambda node: -node.seconds)
 
 
-def _parent(name: str, folds: Mapping[str, object]) -> str | None:
+def _name_of_parent(name: str, folds: Mapping[str, object]) -> str | None:
     """The nearest name that contains this one; None at the top."""
     if not name or name.startswith("("):  # the model itself, or operators in no module
         return None
@@ -133,6 +133,6 @@ def _label(name: str, parent: str | None, folds: Sequence[RepeatedLayers]) -> st
     return f"{short} ×{count}" if count > 1 else short
 
 
-def _weight(seconds: float) -> str:
+def _flex_factor(seconds: float) -> str:
     """A flex factor: microseconds, so that no factor is below 1 unless the bar is invisible."""
     return f"{1e6 * seconds:.3f}"

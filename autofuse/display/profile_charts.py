@@ -71,12 +71,14 @@ def ladder_chart(sides: Sides) -> BarChart:
 
 def shares_chart(sides: Sides) -> BarChart | None:
     """One bar for each side, as long as its step; below it what overlaps with the other parts."""
-    longest = max((_step(profile) for profile in sides.values()), default=0.0)
+    longest = max((_step_seconds(profile) for profile in sides.values()), default=0.0)
     names = [name for name in share_names(sides) if name not in BESIDE]
     if not longest or not any(share_of(p, name).share for p in sides.values() for name in names):
         return None
     rows = [
-        BarRow(side or "one step", units.duration(_step(profile)), (_stacked_segments(profile, names, longest),))
+        BarRow(
+            side or "one step", units.duration(_step_seconds(profile)), (_stacked_segments(profile, names, longest),)
+        )
         for side, profile in sides.items()
     ]
     # A part that is zero or unknown on all sides needs no bar: the table has it, with the reason.
@@ -201,7 +203,7 @@ def _level_bar(level: Level, kind: str) -> tuple[Segment, ...]:
     return (Segment(level.value, kind, units.percent(level.value)), *lost)
 
 
-def _step(profile: Profile) -> float:
+def _step_seconds(profile: Profile) -> float:
     """The seconds of the step, to which the shares add up."""
     known = [s.seconds / s.share for s in profile.shares if s.seconds and s.share]
     middle = profile.timing.median
@@ -214,14 +216,14 @@ def _stacked_segments(profile: Profile, names: Iterable[str], longest: float) ->
         share = share_of(profile, name).share
         if share:
             described = f"{share_title(name)}: {units.percent(share)}"
-            segments.append(Segment(share * _step(profile) / longest, _SHARES.get(name, "part-5"), described))
+            segments.append(Segment(share * _step_seconds(profile) / longest, _SHARES.get(name, "part-5"), described))
     return tuple(segments)
 
 
 def _overlapping_row(name: str, sides: Sides, longest: float) -> BarRow:
     shares = [share_of(profile, name) for profile in sides.values()]
     bars = tuple(
-        () if share.share is None else (Segment(share.share * _step(p) / longest, "part-4"),)
+        () if share.share is None else (Segment(share.share * _step_seconds(p) / longest, "part-4"),)
         for share, p in zip(shares, sides.values(), strict=True)
     )
     known = [units.percent(share.share) for share in shares]

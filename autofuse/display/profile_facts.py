@@ -164,6 +164,6 @@ def _join_facts(known: Sequence[str], quiet: Sequence[str] = ()) -> Text:
     return text
 
 
-def end(sentence: str) -> str:
+def without_full_stop(sentence: str) -> str:
     """The sentence without its full stop."""
     return sentence.rstrip(". ")

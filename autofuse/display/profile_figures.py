@@ -53,14 +53,14 @@ def verdict(comparison: Comparison | None) -> Iterator[Figure]:
 def figures_of_both(before: Profile, after: Profile) -> Iterator[Figure]:
     """The figures of two profiles of one model: step time, utilisation, peak memory."""
     sides = (before, after)
-    yield Figure("step", _change(units.duration(p.timing.median) for p in sides))
+    yield Figure("step", _before_and_after(units.duration(p.timing.median) for p in sides))
     known = [{level.name: level.value for level in p.ladder} for p in sides]
     if all(side.get("mfu") is not None for side in known):
-        yield Figure("model FLOPs utilisation", _change(units.percent(side["mfu"]) for side in known))
+        yield Figure("model FLOPs utilisation", _before_and_after(units.percent(side["mfu"]) for side in known))
     if all(p.memory.peak_bytes is not None for p in sides):
-        yield Figure("peak memory", _change(units.size(p.memory.peak_bytes) for p in sides))
+        yield Figure("peak memory", _before_and_after(units.size(p.memory.peak_bytes) for p in sides))
 
 
-def _change(values: Iterable[str]) -> str:
-    """Before and after. The line breaks at the arrow, and not between a number and its unit."""
+def _before_and_after(values: Iterable[str]) -> str:
+    """Both values as "before → after". The line breaks at the arrow, not between a number and its unit."""
     return " → ".join(value.replace(" ", "\N{NO-BREAK SPACE}") for value in values)

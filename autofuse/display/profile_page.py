@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autofuse.display.diagnosis import rests_on, saving
+from autofuse.display.diagnosis import evidence_and_confidence, saving
 from autofuse.display.heat_map import heat_map
 from autofuse.display.html import CodeBlock, Details, LeadingSentence, Part, Section, SuggestedAction, page
 from autofuse.display.icicle import icicle_chart
@@ -82,7 +82,7 @@ def _diagnosis(profile: Profile) -> LeadingSentence | None:
     if found is None:
         return None
     return LeadingSentence(
-        found.sentence, tuple(SuggestedAction(a.text, saving(a), rests_on(a)) for a in found.actions)
+        found.sentence, tuple(SuggestedAction(a.text, saving(a), evidence_and_confidence(a)) for a in found.actions)
     )
 
 
@@ -163,7 +163,7 @@ def _probe(side: str, profile: Profile) -> str:
     probe = profile.probe
     start = f"Twice the batch{f' {side}' if side else ''}:"
     if probe.ratio is None:
-        live = profile.kind != "trace"  # a trace cannot have it, so its absence is not reported
+        live = profile.kind != "trace"  # a trace never has this ratio, so no reason is shown
         return f"{start} {units.because(probe.reason)}." if probe.reason and live else ""
     within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
@@ -278,7 +278,7 @@ def _origins_section(sides: Sides) -> list[Part]:
 
 
 def _environment(sides: Mapping[str, Mapping[str, str]]) -> Table:
-    """One column if both sides have the same environment."""
+    """The table of environments, with one column if both sides have the same."""
     values = list(sides.values())
     shown = sides if any(value != values[0] for value in values) else {"": values[0]}
     keys = dict.fromkeys(key for value in shown.values() for key in value)

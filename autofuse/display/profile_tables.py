@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Sides = Mapping[str, "Profile"]
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers", "others")
-BESIDE = ("host", "communication", "exposed communication")  # these overlap with the other parts
+BESIDE = ("host", "communication", "exposed communication")  # the parts of a step that overlap with other parts
 
 
 def ladder_table(sides: Sides) -> Table:
@@ -161,7 +161,7 @@ def collectives_table(profile: Profile) -> Table:
             Cell(units.duration(rate.seconds)),
             Cell(units.amount(rate.algorithm_bandwidth, "B/s")),
             Cell(units.amount(rate.bus_bandwidth, "B/s")),
-            *(Cell(_wait(end, rate.waiting, profile.ranks)) for end in (min, max)),
+            *(Cell(_wait_in_words(end, rate.waiting, profile.ranks)) for end in (min, max)),
         )
         for rate in profile.collectives
     )
@@ -169,7 +169,7 @@ def collectives_table(profile: Profile) -> Table:
     return without_empty_columns(Table("", columns, rows, caption))
 
 
-def _wait(end: Callable[[Sequence[float]], float], waiting: Sequence[float], ranks: Sequence[Rank]) -> str:
+def _wait_in_words(end: Callable[[Sequence[float]], float], waiting: Sequence[float], ranks: Sequence[Rank]) -> str:
     """A wait as text: "12.3 ms, rank 2". The rank is left out if all wait equally long, or if only some take part."""
     if not waiting:
         return ""

@@ -23,7 +23,7 @@ from autofuse.display.layer_tables import (
     short_layers_table,
     short_places_table,
 )
-from autofuse.display.profile_facts import end, facts_of, facts_of_both, step_of, title_of
+from autofuse.display.profile_facts import facts_of, facts_of_both, step_of, title_of, without_full_stop
 from autofuse.display.profile_tables import (
     Sides,
     categories_table,
@@ -43,7 +43,7 @@ from autofuse.results.table import Table
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile
 
-_BAR = 24
+_BAR = 24  # characters
 _ON_GPU = "profile on a GPU"  # the page and the JSON have the instructions for each level
 _LAYERS, _PLACES = 8, 5
 _MOST_REASONS = 2  # more reasons why levels are missing would hide the known levels
@@ -96,7 +96,7 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
 
 
 def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
-    """The same as HTML tables for a notebook."""
+    """The summary as HTML tables for a notebook."""
     last = list(sides.values())[-1].diagnosis
     first = "" if last is None else diagnosis.heading(last)
     tables = [comparison.table()] if comparison else []
@@ -169,7 +169,7 @@ def _attribution_line(profile: Profile) -> Text:
     parts = [f"attributed to modules: {shares}"]
     if described.overhead is not None:
         parts.append(f"a recorded step took {described.overhead:.2f}x as long as a timed one")
-    return Text("; ".join((*parts, *map(end, described.notes))), _QUIET)
+    return Text("; ".join((*parts, *map(without_full_stop, described.notes))), _QUIET)
 
 
 def places(profile: Profile) -> list[RenderableType]:

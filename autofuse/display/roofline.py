@@ -146,7 +146,7 @@ def _axis_scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decade
 
 
 def _radius(dot: Dot, largest: Dot) -> float:
-    """The area is proportional to the time, but small dots stay visible."""
+    """The radius of a dot. Its area is proportional to the time, but small dots stay visible."""
     return round(max(3.0, 16 * math.sqrt(dot.seconds / largest.seconds)) if largest.seconds else 4.0, 1)
 
 

@@ -67,7 +67,7 @@ def _replacement(r: LineChange) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    """A relative path stays as it is; an absolute one becomes a file URL."""
+    """The URI of a path: a relative path unchanged, an absolute path as a file URL."""
     pure = PurePath(path)
     text = quote(pure.as_posix().encode("utf-8", "surrogateescape"))
     return pure.as_uri() if pure.is_absolute() and text.isascii() and path.isascii() else text

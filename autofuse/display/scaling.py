@@ -39,7 +39,7 @@ def scaling_sentences(scaling: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         *described,
         *scaling["notes"],
-        "In the worst case no communication overlaps with computation, in the best case all that can.",
+        "In the worst case, no communication overlaps with computation. In the best case, as much as possible does.",
     )
 
 

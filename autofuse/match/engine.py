@@ -71,7 +71,7 @@ class _Captures:
         one, other = self._captured_value(first), self._captured_value(second)
         if one is None or other is None or one is other:
             return False
-        inputs = [{_layer_inputs(o) for o in _operands(self.view, v)} - {None} for v in (one, other)]
+        inputs = [{_layer_inputs(o) for o in _operands_of_capture(self.view, v)} - {None} for v in (one, other)]
         return bool(inputs[0] & inputs[1])
 
     def scores(self, name: str) -> bool:
@@ -183,7 +183,7 @@ def _shared_sites(graph: Graph, view: View, collected: list[Site]) -> list[Site]
 def _joined_site(graph: Graph, view: View, site: Site, members: list[Site]) -> Site | None:
     """`site` under the assumption that the other members are replaced too; None if something else prevents it."""
     others = [m for m in members if m.root is not site.root]
-    operands = frozenset(o for m in others for c in m.captures.values() for o in _operands(view, c))
+    operands = frozenset(o for m in others for c in m.captures.values() for o in _operands_of_capture(view, c))
     replaced = Replaced(frozenset(r.value for m in others for r in m.results), operands)
     joined = _site_or_error(graph, view, site.rule, site.root, replaced)
     if joined is None or not isinstance(joined.verdict, Holds):
@@ -292,11 +292,11 @@ def _site(
     root = end.value
     captures = _captures_without_defaults(rule, bound)
     steps = frozenset(o for v in bound.steps.values() for o in view.originals(v)) | {root}
-    results = _results(view, rule, end, bound)
+    results = _program_results(view, rule, end, bound)
     if results is None:
         return None
     # Equal literals are one value, so other code that contains the same number is not computed from it.
-    operands = frozenset(o for c in captures.values() for o in _operands(view, c) if o.op != CONST)
+    operands = frozenset(o for c in captures.values() for o in _operands_of_capture(view, c) if o.op != CONST)
     values = tuple(r.value for r in results)
     removed = removed_values(graph, values, steps, operands, others)
     if isinstance(removed, Fails):
@@ -325,7 +325,7 @@ def _site(
             f"{rule.rule.__name__}.where names the capture `{verdict.capture}`, but `before` has no such parameter."
         )
     if isinstance(verdict, (Fails, Unknown)) and verdict.capture in captures:
-        verdict = replace(verdict, culprit=next(_operands(view, captures[verdict.capture]), None))
+        verdict = replace(verdict, culprit=next(_operands_of_capture(view, captures[verdict.capture]), None))
     return Site(rule, root, results, captures, steps, removed, verdict, bound.notes)
 
 
@@ -344,7 +344,9 @@ def _is_computation(v: Value) -> bool:
     return v.op not in OPS or OPS[v.op].effect != "view" or v.op in ("view_as_complex", "view_as_real")
 
 
-def _results(view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings) -> tuple[ReplacedValue, ...] | None:
+def _program_results(
+    view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings
+) -> tuple[ReplacedValue, ...] | None:
     """The program's value for each result of the pattern; None if the program does not compute one of them."""
     collected = []
     for pattern in rule.pattern.results[:-1]:
@@ -355,7 +357,7 @@ def _results(view: View, rule: LoadedRule, end: ReplacedValue, bound: Bindings) 
     return (*collected, end)
 
 
-def _operands(view: View, capture: Value) -> Iterator[Value]:
+def _operands_of_capture(view: View, capture: Value) -> Iterator[Value]:
     """The program's values that a capture consists of: the value itself, or the values to rebuild it from."""
     for v in ancestors_by(capture, lambda v: () if view.originals(v) else v.inputs):
         yield from view.originals(v)

@@ -276,14 +276,14 @@ class _NeededValues:
         self._last = max(v.serial for v in (*results, *held))
 
     def __contains__(self, v: Value) -> bool:
-        return self._use(v) is not None
+        return self._first_use(v) is not None
 
     def __getitem__(self, v: Value) -> Value:
-        use = self._use(v)
+        use = self._first_use(v)
         assert use is not None, f"nothing needs {v!r}"
         return use
 
-    def _use(self, v: Value) -> Value | None:
+    def _first_use(self, v: Value) -> Value | None:
         """The first sink or call in program order that `v` reaches; None if it reaches none."""
         if v not in self._uses:
             seen, todo = {v.serial: v}, [v.serial]
@@ -329,13 +329,13 @@ def _lost_write(graph: Graph, removed: frozenset[Value], live: _NeededValues) ->
 def _needed_by(use: Value, v: Value) -> Reason:
     """The reason why `v` must stay: `use`, a sink or a call, needs it."""
     if isinstance(use.data, Reason):
-        return use.data.with_data(**_descriptions(v))
+        return use.data.with_data(**_words_for(v))
     assert isinstance(use.data, tuple), "a use is a sink with a Reason, or a call with its name and keywords"
-    return because(matches.VALUE_USED_BY, call=use.data[0], **_descriptions(v))
+    return because(matches.VALUE_USED_BY, call=use.data[0], **_words_for(v))
 
 
 def _reason_for(code: Code, v: Value) -> Reason:
-    return because(code, **_descriptions(v))
+    return because(code, **_words_for(v))
 
 
 def is_metadata(v: Value) -> bool:
@@ -398,7 +398,7 @@ _DESCRIPTIONS = {
 }
 
 
-def _descriptions(v: Value) -> dict[str, str]:
+def _words_for(v: Value) -> dict[str, str]:
     """The words for `v` in a report, with an article: `what` for the first mention, `which` before its name."""
     known = _DESCRIPTIONS.get(v.op, "")
     return {"what": known or f"an intermediate value ({v.op})", "which": known or "the intermediate value"}

@@ -165,11 +165,11 @@ def _compares_positions(keep: Value) -> str | None:
     if keep.op not in ("ge", "le"):
         return None
     rows, columns = keep.inputs if keep.op == "ge" else keep.inputs[::-1]
-    row, column = _positions(rows, True), _positions(columns, False)
+    row, column = _arange_positions(rows, True), _arange_positions(columns, False)
     return "positions compared" if row is not None and column is not None else None
 
 
-def _positions(v: Value, of_rows: bool) -> Value | None:
+def _arange_positions(v: Value, of_rows: bool) -> Value | None:
     """The arange in `v`, as a column of row numbers or as a row of column numbers; None if it is neither."""
     if v.op == "unsqueeze":
         fits = is_const(v.inputs[1], -1, 1) if of_rows else is_const(v.inputs[1], 0, -2)

@@ -43,13 +43,13 @@ class Mask:
 
 def masked_forms(view: View, value: Value) -> Iterator[tuple[Value, Mask]]:
     """Yield each reading of `value` as (scores, mask), the outermost scores first. Every mask masks something."""
-    for scores in _bases(view, value):
+    for scores in _possible_scores(view, value):
         mask = _mask_of(view, value, scores) if scores is not value else None
         if mask is not None and mask.value is not None:
             yield scores, mask
 
 
-def _bases(view: View, value: Value) -> Iterator[Value]:
+def _possible_scores(view: View, value: Value) -> Iterator[Value]:
     """Yield the values that may be the scores in `value`, each once, the outermost first."""
     return islice(ancestors_by(value, lambda v: _inner_scores(view, v)), _MOST_BASES)
 
@@ -103,7 +103,7 @@ def _mask_of_reshaped(view: View, value: Value, scores: Value) -> Mask | None:
         if own is None or inner is None or inner.value is None:
             continue
         folded = _fold_mask(view, inner, split, value)
-        whole = folded if own.value is None or folded is None else _combine(view, own, folded)
+        whole = folded if own.value is None or folded is None else _combine_masks(view, own, folded)
         return replace(whole, approximate=whole.approximate or assumed or "") if whole is not None else None
     return None
 
@@ -123,11 +123,11 @@ def _fold_mask(view: View, mask: Mask, split: Value, joined: Value) -> Mask | No
     )
 
 
-def _combine(view: View, first: Mask, second: Mask) -> Mask | None:
+def _combine_masks(view: View, first: Mask, second: Mask) -> Mask | None:
     """The mask that applies `first`, then `second`."""
     assert second.value is not None
     if second.value.op == CHOICE and any(is_const(v, None) for v in second.value.inputs[1:]):
-        return _map_sides(view, second, lambda side: first if side.value is None else _combine(view, first, side))
+        return _map_sides(view, second, lambda side: first if side.value is None else _combine_masks(view, first, side))
     if second.kept is not None:
         return None
     if not second.boolean:

@@ -93,7 +93,7 @@ class Matcher:
                 continue  # the result of the program has the dtype of the cast
             if any(_casts_one_operand(self.view, step) for step in found.steps.values()):
                 if restored is None and self._share_a_dtype(found, operands):
-                    yield found  # with the casts as part of the captures
+                    yield found  # the captures keep their casts
                 continue
             if restored is None and self._names_dtype(found):
                 continue  # the program's result has that dtype, but its operands may have another dtype

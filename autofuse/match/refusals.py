@@ -55,10 +55,10 @@ def refusal(verdict: Fails | Unknown, rule: str, written: Callable[[Value], Auth
     use = written(verdict.use) if isinstance(verdict, Fails) and verdict.use is not None else AuthorText()
     line, reason = use.line or culprit.line, verdict.reason
     sentence = reason.sentence(culprit.text, line)
-    return Refusal(sentence, _advice(verdict, rule, culprit.text), culprit.text, line, reason.code.name)
+    return Refusal(sentence, _advice_for(verdict, rule, culprit.text), culprit.text, line, reason.code.name)
 
 
-def _advice(verdict: Fails | Unknown, rule: str, value: str) -> str:
+def _advice_for(verdict: Fails | Unknown, rule: str, value: str) -> str:
     """The advice: the rule's own, or else the reason's."""
     own = verdict.advice.replace("{value}", f"`{value}`" if value else "it")
     advice = own or verdict.reason.advice(value)

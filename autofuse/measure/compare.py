@@ -119,7 +119,7 @@ def _clock_remarks(judged: JudgedTimings, threads: int) -> str:
     if judged.clock == "core":
         remarks = (
             f" Steps waited {judged.timings.waiting or 0:.0%} of their time for a core that other programs held: "
-            "the comparison uses the time for which they had one."
+            "only the time for which they had a core is compared."
         )
     if judged.threads != threads:
         remarks += f" The {threads} threads of a step also waited for each other, so the steps ran with one thread."
@@ -143,10 +143,10 @@ def _progress_bar(pairs: int | None, enabled: bool) -> Iterator[Callable[[], Non
     is_visible = enabled and console.is_terminal
     with rich.Progress(*columns, console=console, transient=True, disable=not is_visible) as progress:
         task = progress.add_task("pairs of steps", total=pairs or PAIR_COUNTS[0])
-        yield lambda: _advance(progress, task)
+        yield lambda: _advance_bar(progress, task)
 
 
-def _advance(progress: Any, task: Any) -> None:
+def _advance_bar(progress: Any, task: Any) -> None:
     """Advances the bar by one pair. If the verdict needs more pairs, the end of the bar moves to the next count."""
     progress.advance(task)
     state = progress.tasks[task]

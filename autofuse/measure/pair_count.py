@@ -71,7 +71,7 @@ def time_and_judge(
 
 def judge_timings(timings: Timings, seed: int) -> JudgedTimings:
     """Judges timed pairs, by the core's clock if other programs kept the cores busy."""
-    uses_core_clock, before, after = _by_best_clock(timings)
+    uses_core_clock, before, after = _choose_clock(timings)
     ratio, noise = paired_ratio(before, after), identical_runs_ratio(before, seed=seed)
     judgement = judge(ratio.estimate, noise, len(before), ratio.strict_interval)
     return JudgedTimings(
@@ -81,12 +81,12 @@ def judge_timings(timings: Timings, seed: int) -> JudgedTimings:
 
 def judge_early(timings: Timings, seed: int) -> JudgedTimings | None:
     """Judges few timed pairs if both sides are far apart (statistics.judge_far_apart), else returns None."""
-    _, before, after = _by_best_clock(timings)
+    _, before, after = _choose_clock(timings)
     early = judge_far_apart(before, after)
     return None if early is None else replace(judge_timings(timings, seed), judgement=early)
 
 
-def _by_best_clock(timings: Timings) -> tuple[bool, Sequence[float], Sequence[float]]:
+def _choose_clock(timings: Timings) -> tuple[bool, Sequence[float], Sequence[float]]:
     """Whether the core's clock is used, and the times of both sides by that clock."""
     if (timings.waiting or 0.0) > CROWDED_SHARE:
         return True, timings.before_core, timings.after_core

@@ -202,7 +202,8 @@ def judge_far_apart(before: Sequence[float], after: Sequence[float]) -> Judgemen
         return None
     verdict: Verdict = "confirmed" if slow is before else "regressed"
     return Judgement(
-        verdict, "Every run of one side is slower than all of the other, by more than runs of a side differ."
+        verdict,
+        "Every run of one side is slower than every run of the other, by more than the runs of either side differ.",
     )
 
 

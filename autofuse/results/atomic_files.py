@@ -38,7 +38,9 @@ def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
     status = os.stat(target)
     if kind := kind_of(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
-    if not os.access(target, os.W_OK):  # a rename needs a writable folder only, but the user protected the file
+    if not os.access(
+        target, os.W_OK
+    ):  # A rename needs only a writable folder. The user protected the file, so it must not be replaced.
         raise PermissionError(errno.EACCES, "it is write-protected", path)
 
     def finish(temporary: str) -> None:
@@ -47,7 +49,7 @@ def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
             _require_unchanged(target, status, expected)
 
     try:
-        _put(target, content, finish)
+        _write_and_rename(target, content, finish)
     except ChangedMeanwhile:
         if read(target) != content:
             raise
@@ -60,12 +62,12 @@ def put(path: str, content: bytes) -> None:
     if os.path.exists(path):
         replace(path, content)
     else:
-        _put(os.path.abspath(path), content, lambda temporary: os.chmod(temporary, 0o666 & ~_umask()))
+        _write_and_rename(os.path.abspath(path), content, lambda temporary: os.chmod(temporary, 0o666 & ~_umask()))
 
 
 def put_private(path: str, content: bytes) -> None:
     """Writes a file that only the user may read, and replaces any file of that name. Raises OSError as `put` does."""
-    _put(os.path.abspath(path), content, lambda temporary: None)
+    _write_and_rename(os.path.abspath(path), content, lambda temporary: None)
 
 
 def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> None:
@@ -80,7 +82,7 @@ def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> 
         raise ChangedMeanwhile(errno.EAGAIN, "it changed after it was read", target)
 
 
-def _put(target: str, content: bytes, finish: Callable[[str], None]) -> None:
+def _write_and_rename(target: str, content: bytes, finish: Callable[[str], None]) -> None:
     """Writes a temporary file and renames it. `finish(path)` sets its mode before the rename makes it visible."""
     with temporary_next_to(target) as (file, temporary):
         file.write(content)

@@ -92,7 +92,7 @@ def _outcome(place: Place, found: Place | None) -> Place:
 def _savings(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tuple[int, float]]:
     """The seconds that each place saved, by the identity of the place, in the time of its profile."""
     own = {layer.fqn: layer.own_seconds for layer in layers}
-    for group in _sharing(layers):
+    for group in _groups_that_share_layers(layers):
         names = {name for place in group for name in place.layers}
         was, became = (sum(side.get(name, 0.0) for name in names) for side in (now, then))
         less = sum(own.get(name, 0.0) for name in names) * (1 - became / was) if was else 0.0
@@ -102,7 +102,7 @@ def _savings(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[t
             yield id(place), less * (weight / whole if whole else 1 / len(group))
 
 
-def _sharing(layers: Sequence[Layer]) -> list[list[Place]]:
+def _groups_that_share_layers(layers: Sequence[Layer]) -> list[list[Place]]:
     """Groups of fused places, so that places of different groups have no layer in common."""
     groups: list[tuple[set[str], list[Place]]] = []
     for place in (p for layer in layers for p in layer.places if p.status == "fused" and not p.part_of and p.layers):

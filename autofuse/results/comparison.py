@@ -71,7 +71,7 @@ class Comparison(Shown):
         environment: versions and hardware.
         clock: which times were compared: "wall", or "core" if other programs used the cores. "core" is the part of each
             step's time for which it had a core.
-        before_core_seconds: these times; empty if `clock` is "wall".
+        before_core_seconds: the times for which each step had a core; empty if `clock` is "wall".
         after_core_seconds: likewise.
     """
 

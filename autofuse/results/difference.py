@@ -28,7 +28,7 @@ from autofuse.results.profile import Profile
 BETWEEN_RUNS = 0.10
 FEWEST_STEPS = 8
 _LEVEL, _RESAMPLES = 0.99, 500
-# If one of these differs, the two runs do not measure one change.
+# If one of these differs, the two runs differ by more than the change to be measured.
 _SAME = ("torch", "device", "threads", "processor", "cores", "platform", "cuda")
 _INTERLEAVED = "autofuse.compare(before, after, inputs) measures both in one process and shows smaller differences."
 
@@ -97,7 +97,7 @@ def judge_sides(
     `regressed` likewise; `no-change` if all show less than 10 %; otherwise `inconclusive`. Also `inconclusive` if fewer
     than 8 steps were timed, and, unless `anyway`, if there are caveats or no yardsticks.
     """
-    ratio = _ratio(before, after)
+    ratio = _ratio_of_medians(before, after)
     found = tuple(caveats)
     if ratio is None:
         return Difference("inconclusive", "No step of one of the two was timed.", None, found)
@@ -128,8 +128,8 @@ def _verdict(interval: Interval) -> tuple[Verdict, str]:
     )
 
 
-def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
-    """The ratio of the medians, with an interval that contains those of all ways to compare."""
+def _ratio_of_medians(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
+    """The ratio of the medians. Its interval contains the interval of each way to compare."""
     if not before.seconds or not after.seconds or min(*before.seconds, *after.seconds) <= 0:
         return None
     ways: list[Callable[[Sequence[int], Sequence[int]], float]] = [
@@ -153,6 +153,8 @@ def _ratio_function(
 
 
 def _ratio_in_yardsticks(before: MeasuredSide, after: MeasuredSide) -> Callable[..., float]:
+    """A function of step indices: the ratio of summed step times, each sum divided by the sum of its yardsticks."""
+
     def of(side: MeasuredSide, chosen: Sequence[int]) -> float:
         return sum(side.seconds[i] for i in chosen) / sum(side.yardstick[i] for i in chosen)
 

@@ -42,8 +42,8 @@ def _change_owner(path: str, status: os.stat_result) -> int:
 
 
 def _keep_attributes(path: str, source: str) -> None:
-    wanted = _names(source)
-    for name in _names(path):
+    wanted = _attribute_names(source)
+    for name in _attribute_names(path):
         if name not in wanted and name.startswith(
             _REQUIRED
         ):  # an access control list that the new file inherited from its folder
@@ -56,7 +56,7 @@ def _keep_attributes(path: str, source: str) -> None:
                 os.setxattr(path, name, os.getxattr(source, name))
 
 
-def _names(path: str) -> list[str]:
+def _attribute_names(path: str) -> list[str]:
     """The names of a file's extended attributes; none if the system or the file system does not support them."""
     if not hasattr(os, "listxattr"):
         return []

@@ -60,7 +60,7 @@ class KnownQuantities(Mapping[str, Quantity]):
         return found[1] in MEANINGS if found else name in self._known
 
     def _quantity_of_layers(self, what: str, pattern: str) -> Quantity:
-        after, before = _matching(self._after, pattern), _matching(self._before, pattern)
+        after, before = _matching_layers(self._after, pattern), _matching_layers(self._before, pattern)
         profiles = [profile for profile in (self._after, self._before) if profile is not None]
         if not after and not before and any(profile.layers for profile in profiles):
             raise NotACondition(_no_such_layer(pattern, profiles))
@@ -96,11 +96,11 @@ def _share_interval(layers: Sequence[Layer]) -> Interval:
 
 
 def _interval_around(value: float, error: float) -> Interval:
-    """A layer's time comes from the few steps of a trace, so it may err as much as two separate runs differ."""
+    """The interval of a layer's time. It comes from a few steps, so its error is that between two separate runs."""
     return Interval(value / (1 + error), value * (1 + error))
 
 
-def _matching(profile: Profile | None, pattern: str) -> list[Layer]:
+def _matching_layers(profile: Profile | None, pattern: str) -> list[Layer]:
     """The layers that a name or a pattern matches."""
     wanted = re.compile("[^.]+".join(map(re.escape, pattern.split("*"))))
     return [layer for layer in profile.layers if wanted.fullmatch(layer.fqn)] if profile else []

@@ -1,6 +1,6 @@
 """Confidence intervals of medians for any distribution, and percentile intervals of resampled values.
 
-Each number is below the true median with probability 1/2. So the number of those below is binomial, and order
+Each value is below the true median with probability 1/2. So the count of values below it is binomial, and order
 statistics bound the median (W. Conover, "Practical Nonparametric Statistics", 3.2: the inverse of the sign test). For
 differences within pairs of random order, this needs no assumption about the machine. If nothing differs, each sign is
 random, however heavy the tails are and however the machine's speed changes.

@@ -26,7 +26,7 @@ class Work:
 
     Attributes:
         flops: the FLOPs that were executed, including recomputation.
-        bytes: what its operators read and write, counted as if nothing stayed in a cache.
+        bytes: the bytes that its operators read and write, counted as if no data stayed in a cache.
         operators: the number of operators that ran (on a GPU: kernels).
         ideal_seconds: the sum of the times that the operators need at the machine's roofs; None without roofs.
     """
@@ -212,8 +212,8 @@ class Memory:
     """The bytes at the moment of a step when most are held, by purpose. They add up to peak_bytes.
 
     Attributes:
-        activations: what a forward keeps for the backward.
-        temporaries: what exists only within the forward or the backward.
+        activations: the tensors that a forward keeps for the backward.
+        temporaries: the tensors that exist only within the forward or the backward.
         others: in a snapshot of the allocator, memory of unknown purpose.
         source: what counted the bytes.
         reason: why there are no numbers.
@@ -258,8 +258,8 @@ class Flops:
     """The FLOPs of one step on this rank; None if they were not counted.
 
     Attributes:
-        model: what the original model asks for, the same before and after fusion.
-        hardware: what was executed, including recomputation.
+        model: the FLOPs of the original model, the same before and after fusion.
+        hardware: the FLOPs that were executed, including recomputation.
         dtype: the dtype of most executed FLOPs, for example "bfloat16".
     """
 
@@ -270,7 +270,7 @@ class Flops:
     dtype: str = ""
 
     def asked_by(self, original: Flops) -> Flops:
-        """The same, with the model FLOPs of the original code."""
+        """These FLOPs, with the model FLOPs of the original code."""
         if original.model is None:
             return self
         return replace(self, model=original.model, basis=f"{self.basis}; model FLOPs are counted on the original code")
@@ -317,7 +317,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Probe:
-    """The step's time with twice the batch / with the batch, with its 95 % interval.
+    """The ratio of step times, twice the batch / the batch, with its 95 % interval.
 
     Well below 2, overhead limits the step.
     """

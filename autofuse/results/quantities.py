@@ -32,14 +32,19 @@ def _quantities_of_profile(after: Profile) -> dict[str, Quantity]:
     for name, count in (("tokens", timing.tokens), ("samples", timing.samples)):
         known[f"{name}_per_second"] = _rate(name, count, known["step_seconds"])
     peak = after.memory.peak_bytes
-    known["peak_memory_bytes"] = Quantity("most bytes held", _number(peak), reason=_end(after.memory.reason))
+    known["peak_memory_bytes"] = Quantity(
+        "most bytes held", _exact_quantity(peak), reason=_without_full_stop(after.memory.reason)
+    )
     for kind in LEVELS:
         found = {level.name: level for level in after.ladder}.get(kind.name)
         value = found.value if found else None
         reason = found.reason if found else "the profile does not have it"
         timed = kind.name in ("mfu", "hfu", "ideal")  # a count / the time of a step
         known[kind.name] = Quantity(
-            kind.title, value, _scaled_interval(value, known["step_seconds"]) if timed else None, _end(reason)
+            kind.title,
+            value,
+            _scaled_interval(value, known["step_seconds"]) if timed else None,
+            _without_full_stop(reason),
         )
     return known
 
@@ -112,9 +117,9 @@ def _memory(before: int | None, after: int | None) -> Quantity:
     return Quantity(meaning, after / before)
 
 
-def _number(count: int | None) -> float | None:
+def _exact_quantity(count: int | None) -> float | None:
     return None if count is None else float(count)
 
 
-def _end(sentence: str) -> str:
+def _without_full_stop(sentence: str) -> str:
     return sentence.rstrip(". ") or "it was not measured"

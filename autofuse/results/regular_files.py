@@ -11,7 +11,7 @@ _KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }  # fmt: skip
-# To open a pipe would wait for a writer. A terminal that is opened could become the one whose Ctrl-C stops us.
+# O_NONBLOCK: opening a pipe would wait for a writer. O_NOCTTY: a terminal could become the controlling terminal.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0) | os.O_RDONLY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 

@@ -77,7 +77,7 @@ def _remove_if_left(path: str) -> bool:
     try:
         status, locked = os.fstat(handle), _lock(handle, wait=False)
         left = time.time() - status.st_mtime > _OLD if locked is None else locked
-        if left and _deletable(status) and still_has_path(handle, path):
+        if left and _may_delete(status) and still_has_path(handle, path):
             os.unlink(path)
             return True
     except OSError:
@@ -87,7 +87,7 @@ def _remove_if_left(path: str) -> bool:
     return False
 
 
-def _deletable(status: os.stat_result) -> bool:
+def _may_delete(status: os.stat_result) -> bool:
     """Whether this process may delete the file.
 
     Root may delete any: its temporary files have the owner of the file that they replace.

@@ -57,7 +57,7 @@ class Trial:
     def memory(self) -> int | None:
         """The bytes by which candidates are compared: the peak of one call plus what it keeps until its backward.
 
-        Kept memory counts twice, because the calls of a model's other layers keep theirs at the same time.
+        Memory that is kept until the backward counts twice, because all layers of a model keep theirs at the same time.
         """
         return None if self.peak_bytes is None else self.peak_bytes + (self.held_bytes or 0)
 

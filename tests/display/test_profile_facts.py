@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autofuse.display.profile_facts import end, facts_of, facts_of_both, step_of, title_of
+from autofuse.display.profile_facts import facts_of, facts_of_both, step_of, title_of, without_full_stop
 from autofuse.results.comparison import Interval
 from autofuse.results.profile import Profile
 from autofuse.results.profile_parts import Power, Probe, Rank
@@ -69,4 +69,4 @@ def test_two_sides_are_shown_as_changes_and_missing_memory_has_a_reason() -> Non
 
 
 def test_a_sentence_that_continues_has_no_full_stop() -> None:
-    assert end("It is so. ") == "It is so"
+    assert without_full_stop("It is so. ") == "It is so"

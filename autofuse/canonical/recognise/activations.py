@@ -26,8 +26,8 @@ from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 
 _DIGITS = 1e-5  # relative; authors write 0.7978845608 or 0.79788 for sqrt(2 / pi)
 _SINGLE = 1.5e-7  # relative; closer numbers are equal or neighbours in float32
-_CUBIC = 0.044715
-_QUICK = 1.702
+_CUBIC = 0.044715  # of the tanh approximation of GELU (Hendrycks & Gimpel)
+_QUICK = 1.702  # x * sigmoid(1.702 * x) approximates GELU (Hendrycks & Gimpel)
 _GATES = ("activation", "sigmoid")
 
 

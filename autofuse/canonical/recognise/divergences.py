@@ -154,7 +154,7 @@ def _is_softmax_of(view: View, p: Value, log_probs: Value) -> bool:
 
 
 def _loss_of_log_difference(view: View, p: Value, logs: Value, reduction: str) -> Value | None:
-    """The weighted sum of log p - log q, or of log q - log p."""
+    """The divergence that a weighted sum of log p - log q, or of log q - log p, computes."""
     for sign, own, other in _signed_sides(view, p, logs):
         if _is_softmax_of(view, p, own):
             made = _divergence(view, own, other, "reverse_kl", True, reduction)

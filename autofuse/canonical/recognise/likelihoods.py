@@ -43,11 +43,11 @@ def _log(view: View, x: Value) -> Value | None:
 def _is_lowered_by_maximum(v: Value) -> bool:
     """Whether `v` is x minus its maximum, so that its exponential cannot overflow."""
     lowered = (t.inputs[0] for t in v.inputs if t.op == "mul" and literal(t.inputs[-1]) == -1) if v.op == "add" else ()
-    return any(_reduction(t) in ("max", "amax") for t in lowered)
+    return any(_reduction_op(t) in ("max", "amax") for t in lowered)
 
 
-def _reduction(v: Value) -> str:
-    """The operation of a reduction, also where the code takes `.values` of it or detaches it."""
+def _reduction_op(v: Value) -> str:
+    """The operation of a reduction, also after `.values`, `.detach()` and casts."""
     while v.op in (CAST, "detach", ITEM) or v.op == ATTRIBUTE and v.data == "values":
         v = v.inputs[0]
     return v.op

@@ -45,7 +45,7 @@ def undo_scale(view: View, v: Value, after: LogitScale) -> tuple[Value, LogitSca
         return None
     of, shares = capped
     cap = view.make("reciprocal", product(view, shares))
-    return of, LogitScale(_unless_one(_quotient(view, factor, cap)), cap)
+    return of, LogitScale(_unless_one(_reduced_quotient(view, factor, cap)), cap)
 
 
 def _split_product(view: View, v: Value) -> tuple[Value, list[Value]] | None:
@@ -63,7 +63,7 @@ def _may_be_number(view: View, v: Value) -> bool:
     return known if known is not None else inner.op in (LEAF, ATTRIBUTE, PARAMETER)
 
 
-def _quotient(view: View, factor: Value, cap: Value) -> Value:
+def _reduced_quotient(view: View, factor: Value, cap: Value) -> Value:
     """factor / cap, where the factors of a cap that is no literal cancel out."""
     rest = without(factors_of(factor), factors_of(cap))
     if rest is not None:

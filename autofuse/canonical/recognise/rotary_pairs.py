@@ -238,7 +238,7 @@ def _has_equal_sizes(view: View, a: Value, b: Value) -> bool:
 def _split_by_rearrange(v: Value) -> Split | None:
     """einops.rearrange with the pattern `... (d two) -> ... d two`, in which one of the sizes is 2."""
     x, pattern, axes = v.inputs
-    words = _words(str(pattern.data))
+    words = _split_pattern(str(pattern.data))
     if words is None:
         return None
     (*front, group), (*kept, first, second) = words[0], words[1] if len(words[1]) > 1 else ("", "")
@@ -252,14 +252,14 @@ def _split_by_rearrange(v: Value) -> Split | None:
 
 
 def _is_merging(pattern: str) -> bool:
-    words = _words(pattern)
+    words = _split_pattern(pattern)
     if words is None or len(words[0]) < 2:
         return False
     *kept, first, second = words[0]
     return words[1] == [*kept, f"{first} {second}"] and not any(" " in w for w in words[0])
 
 
-def _words(pattern: str) -> tuple[list[str], list[str]] | None:
+def _split_pattern(pattern: str) -> tuple[list[str], list[str]] | None:
     """The axes of both sides of a pattern. A group in parentheses is one axis, with a space between its parts."""
     sides = pattern.split("->")
     if len(sides) != 2:

@@ -25,7 +25,7 @@ def _without_sink(view: View, weights: Value, index: Value) -> Value | None:
         return None if inner is None else view.plain(weights.op, inner, *weights.inputs[1:], data=weights.data)
     if weights.op != "softmax" or not is_const(weights.inputs[1], -1):
         return None
-    joined, *casts = weights.inputs[0], *_casts(weights.inputs[0])
+    joined, *casts = weights.inputs[0], *_casts_around(weights.inputs[0])
     while joined.op == CAST:
         joined = joined.inputs[0]
     parts = elements(joined.inputs[0]) if joined.op == "cat" and joined.inputs[0].op == TUPLE else ()
@@ -39,7 +39,7 @@ def _without_sink(view: View, weights: Value, index: Value) -> Value | None:
     return view.plain(SINK_SOFTMAX, scores, sinks)
 
 
-def _casts(x: Value) -> list[Value]:
+def _casts_around(x: Value) -> list[Value]:
     """The casts around a value, the innermost first."""
     found = []
     while x.op == CAST:

@@ -83,7 +83,7 @@ def _operands_around_core(x: Value) -> tuple[Value, ...]:
 
 @memoize
 def permuted_scores(view: View, x: Value, order: layout.Tail) -> Value | None:
-    """`x` with permuted dimensions, where each part is permuted; None if a part may have too few dimensions."""
+    """Permute the dimensions of scores by permuting their parts; None if a part may have too few dimensions."""
     if view.number(x) or is_const(x):
         return x
     if x.op == PERMUTE:

@@ -19,7 +19,7 @@ from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_co
 def _register_reduction(op: str) -> None:
     @rewrites(op)
     def _count_dim_from_end(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
-        last = _dimension(view, x, dim)
+        last = _single_dimension(view, x, dim)
         return view.make(op, x, last, keepdim) if last is not None and last is not dim else None
 
 
@@ -302,11 +302,11 @@ def _is_last_of_shape(v: Value) -> bool:
     return owner.op == ATTRIBUTE and owner.data == "shape" or owner.op == "size" and is_const(owner.inputs[1], None)
 
 
-def _dimension(view: View, x: Value, dim: Value) -> Value | None:
+def _single_dimension(view: View, x: Value, dim: Value) -> Value | None:
     """The single dimension in `dim`, counted from the end; None if unknown."""
     if dim.op == TUPLE:
         inner = elements(dim)
-        return _dimension(view, x, inner[0]) or inner[0] if len(inner) == 1 else None
+        return _single_dimension(view, x, inner[0]) or inner[0] if len(inner) == 1 else None
     place = from_end(view, x, dim)
     return None if place is None else view.const(place)
 

@@ -34,7 +34,7 @@ _UNREAD = {  # positions of operands that only give a size, or that are overwrit
 }
 
 
-def is_silent(function: Any, tensors: tuple[Tensor, ...], result: Any) -> bool:
+def moves_nothing(function: Any, tensors: tuple[Tensor, ...], result: Any) -> bool:
     """Whether an operator computes and moves nothing: it allocates, queries, or returns another view."""
     if isinstance(function, HigherOrderOperator):
         return False

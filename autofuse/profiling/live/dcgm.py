@@ -56,7 +56,7 @@ class Counters:
         if tool is None:
             self.reason = "dcgmi is not on this machine's PATH: install NVIDIA's Data Center GPU Manager and start it"
             return self
-        number = self._number(tool)
+        number = self._dcgm_number(tool)
         if number is None:
             return self
         fields = ",".join(map(str, FIELDS))
@@ -80,7 +80,7 @@ class Counters:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._printed, errors = _content(self._output), _content(self._errors)
+        self._printed, errors = _text_of_file(self._output), _text_of_file(self._errors)
         if ended_early:
             self.reason = _refusal(errors or self._printed)
 
@@ -97,7 +97,7 @@ class Counters:
                 found[name] = Level(name, reason=self.reason or _missing_value_reason(readings, field))
         return found
 
-    def _number(self, tool: str) -> int | None:
+    def _dcgm_number(self, tool: str) -> int | None:
         """DCGM's number of the GPU. CUDA's number differs from it if CUDA_VISIBLE_DEVICES hides some GPUs."""
         try:
             listed = subprocess.run([tool, "discovery", "-l"], capture_output=True, text=True, timeout=_PATIENCE)
@@ -136,11 +136,11 @@ def _readings(printed: str) -> list[Sequence[float | None]]:
         row = _ROW.match(line)
         cells = row[2].split() if row else ()
         if len(cells) == len(FIELDS):
-            rows.append([_fraction(cell) for cell in cells])
+            rows.append([_fraction_in_cell(cell) for cell in cells])
     return list(rows[1:])
 
 
-def _fraction(cell: str) -> float | None:
+def _fraction_in_cell(cell: str) -> float | None:
     try:
         value = float(cell)
     except ValueError:
@@ -159,7 +159,7 @@ def _refusal(said: str) -> str:
     return f"dcgmi refused: {' '.join(said.split())[:200].rstrip('.') or 'it said nothing'}"
 
 
-def _content(file: IO[str] | None) -> str:
+def _text_of_file(file: IO[str] | None) -> str:
     if file is None:
         return ""
     with file:

@@ -18,7 +18,7 @@ from torch import Tensor
 from autofuse.kernels.operators import NAMESPACE
 from autofuse.kernels.packages import Unavailable, load_module
 from autofuse.ops.flops import SDPA_ON_CPU
-from autofuse.profiling.live.bytes_moved import bytes_moved, is_silent
+from autofuse.profiling.live.bytes_moved import bytes_moved, moves_nothing
 from autofuse.torch_private import HigherOrderOperator
 from autofuse.torch_private.nested import tensors_in
 
@@ -51,15 +51,15 @@ def cost(
         return None
     tensors = tuple(tensors_in((args, tuple(kwargs.values()))))
     flops, model_flops = _flops(function, args, kwargs, result, wanted)
-    if not flops and is_silent(function, tensors, result):
+    if not flops and moves_nothing(function, tensors, result):
         return None
-    dtype = _dtype(tensors, result, _name(_packet(function)) if flops else "")
+    dtype = _dtype_of_operands(tensors, result, _operator_name(_packet(function)) if flops else "")
     return OperatorCost(flops, model_flops, bytes_moved(function, args, kwargs, result), dtype)
 
 
 def is_opaque(function: Any) -> bool:
     """Whether an operator may compute matrix products without a formula for their number."""
-    if not can_count() or _formula(function) is not None:
+    if not can_count() or _formula_of(function) is not None:
         return False
     if isinstance(function, HigherOrderOperator):
         return True
@@ -92,20 +92,20 @@ def can_count() -> bool:
     return True
 
 
-def _formula(function: Any) -> Any:
+def _formula_of(function: Any) -> Any:
     """Return the formula of the FLOPs that an operator executes, from torch or from us; None if there is none."""
     counter = load_module("torch.utils.flop_counter")
     packet = _packet(function)
-    ours = SDPA_ON_CPU.get(packet) or _OURS.get(_name(packet))
+    ours = SDPA_ON_CPU.get(packet) or _OURS.get(_operator_name(packet))
     return counter.flop_registry.get(packet) if ours is None else counter.shape_wrapper(ours)
 
 
 def _flops(function: Any, args: Any, kwargs: Any, result: Any, wanted: Sequence[bool]) -> tuple[int, int]:
-    formula = _formula(function) if can_count() else None
+    formula = _formula_of(function) if can_count() else None
     if formula is None:
         return 0, 0
     executed = int(formula(*args, **kwargs, out_val=result))
-    asked = _ASKED_FOR.get(_name(_packet(function)))
+    asked = _ASKED_FOR.get(_operator_name(_packet(function)))
     if asked is None:
         return executed, executed
     every = (True,) * 3
@@ -116,8 +116,8 @@ def _packet(function: Any) -> Any:
     return getattr(function, "_overloadpacket", function)
 
 
-def _name(packet: Any) -> str:
-    """Return "aten.mm"; for higher-order operators, the name alone."""
+def _operator_name(packet: Any) -> str:
+    """Return the name of an operator, such as "aten.mm"; a higher-order operator has no namespace."""
     return str(getattr(packet, "_qualified_op_name", packet)).replace("::", ".")
 
 
@@ -125,7 +125,7 @@ def _shapes(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple(a.shape) if isinstance(a, Tensor) else a for a in args)
 
 
-def _product(x: Any, weight: Any) -> int:
+def _product_flops(x: Any, weight: Any) -> int:
     """FLOPs of (..., k) times a weight (n, k)."""
     return int(2 * math.prod(x) * weight[0])
 
@@ -152,7 +152,7 @@ def _grouped_product(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     return int(2 * math.prod(x[-2:]) * weight[-1]) if len(x) == 2 else int(2 * x[-2] * math.prod(weight[-2:]))
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     """FLOPs of two matrix products, masked entries included, as flash-attn counts: (batch, length, heads, width)."""
     return int(2 * math.prod(query[:3]) * key[1] * (query[3] + value[3]))
 
@@ -194,7 +194,7 @@ _OURS: Mapping[str, Formula] = {
     "aten._native_multi_head_attention": _native_attention,
     "aten.mkldnn_rnn_layer": _recurrent,
     "aten.mkldnn_rnn_layer_backward": lambda *operands, **_: 2 * _recurrent(*operands),
-    "flash_attn._flash_attn_forward": _attention,
+    "flash_attn._flash_attn_forward": _attention_flops,
     "flash_attn._flash_attn_backward": _attention_backward,
 }
 
@@ -226,7 +226,7 @@ def _flash_gradients(gradient: Any, query: Any, key: Any, value: Any, *_: Any, w
 
 def _cross_entropy_gradients(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) -> int:
     of_x, of_weight = rest[5:7]
-    return _product(x, weight) * (bool(of_x) + bool(of_weight))
+    return _product_flops(x, weight) * (bool(of_x) + bool(of_weight))
 
 
 _ASKED_FOR: Mapping[str, Formula] = {
@@ -253,8 +253,14 @@ def _rounds_float32(products: str) -> bool:
         return getattr(switch, "fp32_precision", "") == "tf32"
 
 
-def _dtype(tensors: tuple[Tensor, ...], result: Any, products: str) -> str:
-    """Return the dtype that counts. `products`: the operator's name if it computes products, else ""."""
+def _dtype_of_operands(tensors: tuple[Tensor, ...], result: Any, products: str) -> str:
+    """Return the dtype of the first floating operand; "tensorfloat32" if the device rounds float32 products.
+
+    Args:
+        tensors: The operands.
+        result: The result, for an operator without floating operands.
+        products: The name of an operator that computes products; "" for another operator.
+    """
     every = (*tensors, *tensors_in(result))
     first = next((t for t in every if t.is_floating_point() or t.is_complex()), every[0] if every else None)
     if first is None:

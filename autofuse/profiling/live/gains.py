@@ -34,7 +34,7 @@ from autofuse.results.comparison import milliseconds
 from autofuse.results.profile import Layer, Place, Work
 from autofuse.torch_private import pytree
 
-_MOSTLY = 0.9  # fraction of a layer's seconds
+_MOSTLY = 0.9  # a layer with this fraction of one kind of work shows the pace of that kind
 LEAST = 0.1  # fraction of a place's seconds: a smaller saving is within the model's error
 
 Key = tuple[str, Phase]
@@ -59,19 +59,19 @@ class SplitSeconds(NamedTuple):
 class Modelled:
     """The modelled seconds of one site, by module (named relative to the site's) and phase.
 
-    before: the operators of the place, without fusion.
-    layers: all operators of the modules that contain them.
+    before: of the operators of the place, without fusion.
+    layers: of all operators of the modules that contain them.
     original, fused: the whole place without fusion, and the fused operation.
-    stays: the operators of `before` that the fused operation runs, too.
-    comes: the operators that only the fused operation runs.
+    kept_seconds: of the operators of `before` that the fused operation runs, too.
+    added_seconds: of the operators that only the fused operation runs.
     """
 
     before: Mapping[Key, SplitSeconds]
     layers: Mapping[Key, SplitSeconds]
     original: Work
     fused: Work
-    stays: Mapping[Key, SplitSeconds]
-    comes: SplitSeconds
+    kept_seconds: Mapping[Key, SplitSeconds]
+    added_seconds: SplitSeconds
 
 
 @dataclass
@@ -103,23 +103,23 @@ class Predictor:
         with mute_fake_tensor_log(), planner.mode:
             twin = self._twin(module)
             old, new = excerpt.functions(twin)
-            before = self._operators(old, *_on_fresh_values(old, excerpt.example_inputs))
+            before = self._operators(old, *_copied_call(old, excerpt.example_inputs))
             with record_calls() as calls:
-                after = self._operators(new, *_on_fresh_values(new, excerpt.example_inputs))
+                after = self._operators(new, *_copied_call(new, excerpt.example_inputs))
             layer_operators = self._operators(twin, *self._call(module, twin))
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
-        stays = _common_operators(before, after if one_by_one else [o for o in after if o.cost.flops])
-        remaining = sum((_split_seconds(o, self.costs) for o in stays), SplitSeconds())
+        kept = _common_operators(before, after if one_by_one else [o for o in after if o.cost.flops])
+        remaining = sum((_split_seconds(o, self.costs) for o in kept), SplitSeconds())
         products = sum(self.costs.one(o).seconds for o in after if is_product(o))
-        comes = SplitSeconds(products - remaining.products, fused.seconds - products - remaining.others)
+        added_seconds = SplitSeconds(products - remaining.products, fused.seconds - products - remaining.others)
         return Modelled(
             _costs_by_key(before, self.costs),
             _costs_by_key(layer_operators, self.costs),
             self.costs.of(before),
             fused,
-            _costs_by_key(stays, self.costs),
-            comes,
+            _costs_by_key(kept, self.costs),
+            added_seconds,
         )
 
     def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[ListedOperator]:
@@ -201,8 +201,8 @@ def _place(
     seconds = _measured_seconds(modelled.before, site, modelled, measured)
     if not seconds:
         return place
-    comes = modelled.comes.products * pace.products + modelled.comes.others * pace.others
-    predicted = _measured_seconds(modelled.stays, site, modelled, measured) + max(0.0, comes)
+    added_seconds = modelled.added_seconds.products * pace.products + modelled.added_seconds.others * pace.others
+    predicted = _measured_seconds(modelled.kept_seconds, site, modelled, measured) + max(0.0, added_seconds)
     saving = seconds - predicted
     if saving < LEAST * seconds and place.status == "applies" and not place.reason:
         place = replace(place, reason=_no_gain_reason(seconds, predicted))
@@ -248,7 +248,7 @@ def _nearest_layer(name: str, known: Mapping[str, Layer]) -> str:
     return name
 
 
-def _on_fresh_values(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[], Any], list[Tensor]]:
+def _copied_call(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[], Any], list[Tensor]]:
     """Return a call of a graph on copies of its values, and their tensors."""
     values = [pytree.tree_map(fresh, v) for v in given]
     return lambda: function(*values), _tensors(values)

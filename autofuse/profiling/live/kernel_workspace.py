@@ -60,7 +60,7 @@ def _without_warnings_of_the_allocator() -> Iterator[None]:
     """Remove c10's warnings about older memory from stderr. Other output on stderr comes after the block."""
     try:
         stderr = os.dup(2)
-    except OSError:  # a process without one
+    except OSError:  # the process has no standard error
         yield
         return
     with tempfile.TemporaryFile() as aside:

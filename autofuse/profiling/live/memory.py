@@ -88,7 +88,7 @@ class PeakHoldings:
         with ExitStack() as stack:
             for parameter, layer in self._owners.items():
                 if parameter.requires_grad and parameter.is_leaf:
-                    hook = _when_accumulated(parameter, partial(self._gradient, layer=layer))
+                    hook = _when_accumulated(parameter, partial(self._mark_gradient, layer=layer))
                     stack.callback(hook.remove)
             stack.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
             stack.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
@@ -111,7 +111,7 @@ class PeakHoldings:
         self.by_layer = MappingProxyType({layer: size for layer, size in layers.items() if size})
 
     def _unseen_bytes(self, seen: int) -> int:
-        """Return by how much CUDA's own peak exceeds what was seen, without memory that others held before."""
+        """Return the bytes of CUDA's own peak that were not seen, without memory that other code held before."""
         if self.device.type != "cuda":
             return 0
         torch.cuda.synchronize(self.device)
@@ -141,35 +141,35 @@ class PeakHoldings:
                 if parameter is not None:
                     self._owners.setdefault(parameter, name)
                     mark(parameter, "parameters", name)
-                    self._gradient(parameter, name)
+                    self._mark_gradient(parameter, name)
             for buffer in module._buffers.values():
                 if buffer is not None:
                     mark(buffer, "buffers", name)
         for optimizer in self.optimizers:
-            self._state(optimizer)
+            self._mark_state(optimizer)
         for x in pytree.tree_leaves(self.inputs):
             if isinstance(x, Tensor):
                 mark(x, "inputs", OUTSIDE)
 
-    def _gradient(self, parameter: Tensor, layer: str) -> None:
+    def _mark_gradient(self, parameter: Tensor, layer: str) -> None:
         if parameter.grad is not None:
             self._storages.mark(parameter.grad, "gradients", layer)
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         self._storages.in_optimizer = True
-        self._state(optimizer)
+        self._mark_state(optimizer)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         self._storages.in_optimizer = False
-        self._state(optimizer)
+        self._mark_state(optimizer)
 
-    def _state(self, optimizer: Optimizer) -> None:
+    def _mark_state(self, optimizer: Optimizer) -> None:
         """Mark an optimizer's state, and parameters that no model has: copies of higher precision, with gradients."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter not in self._owners:
                     self._storages.mark(parameter, "optimizer", OUTSIDE)
-                    self._gradient(parameter, OUTSIDE)
+                    self._mark_gradient(parameter, OUTSIDE)
         for parameter, state in optimizer.state.items():
             for x in pytree.tree_leaves(state):
                 if isinstance(x, Tensor):

@@ -53,7 +53,7 @@ def metered(uuid: str) -> Iterator[Meter]:
     """
     meter = Meter()
     library = _load_library(meter)
-    handle = None if library is None else _device_handle(library, uuid, meter)
+    handle = None if library is None else _device_handle_of(library, uuid, meter)
     if library is None or handle is None:
         yield meter
         return
@@ -86,7 +86,7 @@ def _load_library(meter: Meter) -> ModuleType | None:
     return library
 
 
-def _device_handle(library: ModuleType, uuid: str, meter: Meter) -> Any:
+def _device_handle_of(library: ModuleType, uuid: str, meter: Meter) -> Any:
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     try:
         return library.nvmlDeviceGetHandleByUUID(name)

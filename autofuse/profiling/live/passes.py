@@ -53,42 +53,42 @@ class ProfilePasses:
     timed: tuple[float, ...] = ()  # seconds of steps that were timed already
 
 
-def run_passes(workload: Workload, wishes: ProfilePasses, show_progress: ShowProgress) -> Measurements:
+def run_passes(workload: Workload, settings: ProfilePasses, show_progress: ShowProgress) -> Measurements:
     """Run all passes over one workload. Call `workload.look` before, so that its models are known."""
     found = Measurements(workload.name, "live", workload.device, workload.names)
     batch = batch_of(workload.inputs) if workload.inputs is not None else batch_of_calls(workload.calls.values())
-    batch = batch.given(wishes.samples, wishes.tokens)
+    batch = batch.given(settings.samples, settings.tokens)
     found.samples, found.tokens = batch.samples, batch.tokens
-    for _ in show_progress("warming up", range(wishes.warmup), wishes.warmup):
+    for _ in show_progress("warming up", range(settings.warmup), settings.warmup):
         workload.step()
-    _time_steps(workload, wishes, found, show_progress)
+    _time_steps(workload, settings, found, show_progress)
     passes: list[tuple[str, Callable[[Workload, ProfilePasses, Measurements], None]]] = [
         ("recording", _record_steps),
         ("counting", _count_operators),
         ("memory", _measure_memory),
         ("power", _measure_power),
     ]
-    if wishes.places:
+    if settings.places:
         passes.append(("reading the model", _find_places))
-    if wishes.probe:
+    if settings.probe:
         passes.append(("doubling the batch", _probe_batch))
     for name, run in show_progress("instruments", passes, len(passes)):
         with _note_failure(found, name):
-            run(workload, wishes, found)
+            run(workload, settings, found)
     return found
 
 
-def _time_steps(workload: Workload, wishes: ProfilePasses, found: Measurements, show_progress: ShowProgress) -> None:
+def _time_steps(workload: Workload, settings: ProfilePasses, found: Measurements, show_progress: ShowProgress) -> None:
     """Time whole steps, each with the yardstick next to it. Stop early if steps are very long."""
-    if wishes.timed:
-        found.seconds = list(wishes.timed)
+    if settings.timed:
+        found.seconds = list(settings.timed)
         return
     measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
     waiting, waited = WaitClock(), list[WaitingTimes]()
     with without_garbage_collection(), waiting.clocked(), found.cores.measure_block():
-        for done in show_progress("timing", range(wishes.steps), wishes.steps):
+        for done in show_progress("timing", range(settings.steps), settings.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
-                found.notes.append(f"Only {done} of {wishes.steps} steps were timed, in {LONGEST:.0f} seconds.")
+                found.notes.append(f"Only {done} of {settings.steps} steps were timed, in {LONGEST:.0f} seconds.")
                 break
             found.yardstick.append(measure())
             waiting.take()
@@ -101,7 +101,7 @@ def _time_steps(workload: Workload, wishes: ProfilePasses, found: Measurements, 
 
 
 def _losses(results: Sequence[object]) -> list[float]:
-    """Return what the steps returned, if that is one number each."""
+    """Return the losses: what the steps returned, if each returned one number; else nothing."""
     numbers = [r.item() if isinstance(r, Tensor) and r.numel() == 1 else r for r in results]
     return [float(n) for n in numbers if isinstance(n, (int, float))] if _are_numbers(numbers) else []
 
@@ -110,17 +110,17 @@ def _are_numbers(values: Sequence[object]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
-def _record_steps(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _record_steps(workload: Workload, settings: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
         workload.step()  # recorded but not used: the profiler's first calls are slow
         with found.cores.measure_block():
-            for _ in range(steps_to_record(wishes.traced, found.seconds)):
+            for _ in range(steps_to_record(settings.traced, found.seconds)):
                 with recording.step():
                     workload.step()
     found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost
 
 
-def _count_operators(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _count_operators(workload: Workload, settings: ProfilePasses, found: Measurements) -> None:
     with Counting(found.names) as counting:
         workload.step()
     found.flops, found.own = counting.flops, counting.works(roofs(found.device))
@@ -128,13 +128,13 @@ def _count_operators(workload: Workload, wishes: ProfilePasses, found: Measureme
         found.flops = found.flops.asked_by(original_flops_of_workload(workload))
 
 
-def _measure_memory(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _measure_memory(workload: Workload, settings: ProfilePasses, found: Measurements) -> None:
     with PeakHoldings(found.names, workload.optimizers, found.device, workload.inputs) as holding:
         workload.step()
     found.memory, found.held = holding.memory, holding.by_layer
 
 
-def _measure_power(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _measure_power(workload: Workload, settings: ProfilePasses, found: Measurements) -> None:
     """Measure power and hardware counters during bare steps, long enough to read both several times."""
     if found.device.type != "cuda":
         found.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the step ran on {found.device.type}")
@@ -149,12 +149,12 @@ def _measure_power(workload: Workload, wishes: ProfilePasses, found: Measurement
     found.power, found.counters = meter.power(steps, found.tokens), counters.levels()
 
 
-def _find_places(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _find_places(workload: Workload, settings: ProfilePasses, found: Measurements) -> None:
     found.readings = readings(workload.models, workload.calls)
     found.notes += [note for reading in found.readings for note in reading.notes]
 
 
-def _probe_batch(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+def _probe_batch(workload: Workload, settings: ProfilePasses, found: Measurements) -> None:
     if workload.inputs is None or workload.run is None:
         found.probe = Probe(reason="The step was passed without its inputs, so its batch cannot be doubled: pass both.")
         return

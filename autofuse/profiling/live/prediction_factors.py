@@ -43,7 +43,7 @@ class PredictionClass:
     high: float
 
 
-def size_of(seconds: float, predicted_saving: float) -> str:
+def size_class_of(seconds: float, predicted_saving: float) -> str:
     """The size class of a place or of equal places: `seconds` is the mean of one."""
     if predicted_saving < SMALL * seconds:
         return "small"
@@ -62,7 +62,7 @@ def saving_range(
         classes: the packaged table if None.
     """
     table = prediction_classes() if classes is None else classes
-    size = size_of(seconds, predicted_saving)
+    size = size_class_of(seconds, predicted_saving)
     known = {entry.rule: entry for entry in table if entry.size == size}
     entry = known.get(rule) or known.get("")
     if entry is None:

@@ -22,7 +22,7 @@ from autofuse.results.profile import Probe, Regime, Roof, Work
 from autofuse.torch_private.nested import mapped, tensors_in
 
 _MOST_PAIRS = 30
-_WARMUP = 2
+_WARMUP = 2  # first steps with twice the batch, which are not compared
 
 
 class NotApplicable(ValueError):
@@ -81,8 +81,8 @@ def verdict_of(found: Estimate, work: Work | None = None, roof: Roof | None = No
         )
     if low <= HALF_STAYS:
         return "inconclusive", (
-            f"{_sentence(between)}. Below {HALF_STAYS}, overhead would be the limit; above it, it would not. "
-            "Measure longer, or on a quieter machine."
+            f"{_sentence(between)}. Below {HALF_STAYS}, overhead is the limit; above, it is not. The interval has "
+            "both. Measure longer, or on a quieter machine."
         )
     if work is None or roof is None:
         return "unknown", f"{_sentence(between)}: overhead is not the limit."

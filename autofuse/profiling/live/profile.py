@@ -76,12 +76,12 @@ def profile(
             f"got steps={steps}, traced={traced}, warmup={warmup}."
         )
     workload = workload_of(model_or_step, inputs, step, optimizers, name)
-    wishes = ProfilePasses(warmup, steps, traced, places, probe, samples, tokens, tuple(timed or ()))
+    settings = ProfilePasses(warmup, steps, traced, places, probe, samples, tokens, tuple(timed or ()))
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserve_state([model], list(tensors_in(call)))))
         show_progress = stack.enter_context(progress_bar(f"autofuse: {workload.name}")) if progress else quietly
-        found = run_passes(workload, wishes, show_progress)
+        found = run_passes(workload, settings, show_progress)
     if trace is not None and found.save is not None:
         found.save(Path(trace))
     return assemble(found)

@@ -114,7 +114,7 @@ class Conductor:
         self.heard += 1
         if self.complete:
             return self._finish()
-        self._phases = self._phases or self._steps()  # the first step sets things up and does not count
+        self._phases = self._phases or self._profile_phases()  # the first step sets things up and does not count
         try:
             self.complete = next(self._phases, self) is self
         except Exception as error:  # this is an error of autofuse, not of the program
@@ -143,8 +143,8 @@ class Conductor:
         if not self.to_the_end:
             raise Finished
 
-    def _steps(self) -> Generator[None, None, None]:
-        """Each yield is a step of the program."""
+    def _profile_phases(self) -> Generator[None, None, None]:
+        """Measure one kind of data after the other. Each yield lets the program run one step."""
         for _ in self.show_progress("warmup", range(self.schedule.warmup - 1), self.schedule.warmup - 1):
             yield
         with self.roots.watching():
@@ -155,7 +155,7 @@ class Conductor:
         yield from self._count_steps(self.measured)
         yield from self._measure_memory(self.measured)
         yield from self._measure_power(self.measured)
-        self._read(self.measured)
+        self._find_places(self.measured)
         self.profile = self._profile_of(self.measured, True)
 
     def _new_measurements(self) -> Measurements:
@@ -262,7 +262,7 @@ class Conductor:
         for meter in meters:
             measured.power = meter.power(steps, measured.tokens)
 
-    def _read(self, measured: Measurements) -> None:
+    def _find_places(self, measured: Measurements) -> None:
         """Find which rules apply in the models, as they were called in the observed step."""
         for _ in self.show_progress("reading the model", range(1), 0):
             try:

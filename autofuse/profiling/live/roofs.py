@@ -27,7 +27,7 @@ from autofuse.torch_private import disable_current_modes
 
 HERE = "measured on this machine"
 _BUDGET = 0.08  # time budget of each measurement, in seconds
-_FEWEST = 3
+_FEWEST = 3  # runs of each measurement
 _LOCK = threading.RLock()
 _KNOWN: dict[tuple[str, int, str], Roofs] = {}
 
@@ -127,7 +127,7 @@ def roofs(device: torch.device | str = "cpu") -> Roofs:
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    key = str(device), torch.get_num_threads(), _rounding(device)
+    key = str(device), torch.get_num_threads(), _float32_precision(device)
     with _LOCK:
         if key not in _KNOWN:
             with _without_modes():
@@ -135,11 +135,13 @@ def roofs(device: torch.device | str = "cpu") -> Roofs:
         return _KNOWN[key]
 
 
-def _rounding(device: torch.device) -> str:
+def _float32_precision(device: torch.device) -> str:
     """Return the precision of float32 products. If they may be rounded to bfloat16, their peak differs."""
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set by the newer switches, one for each backend
+    except (
+        RuntimeError
+    ):  # torch raises it if the program set the precision of a backend, as in torch.backends.cuda.matmul.fp32_precision
         backend = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
         return str(getattr(backend.matmul, "fp32_precision", ""))
 
@@ -175,7 +177,7 @@ def _product_rate(device: torch.device, dtype: str) -> float:
     best, started = 0.0, time.perf_counter()
     with _LOCK, _without_modes():
         for n in (256, 512, 1024) if device.type == "cpu" else (2048, 4096, 8192):
-            a, b = (torch.rand(n, n, device=device, generator=_generator(device)).to(kind) for _ in range(2))
+            a, b = (torch.rand(n, n, device=device, generator=_separate_generator(device)).to(kind) for _ in range(2))
             seconds = _fastest_run(partial(torch.mm, a, b), device, 10 if device.type != "cpu" else 1)
             best = max(best, 2 * n**3 / seconds)
             if seconds > _BUDGET / 4 or time.perf_counter() - started > 3 * _BUDGET:
@@ -184,8 +186,8 @@ def _product_rate(device: torch.device, dtype: str) -> float:
 
 
 def _bandwidths(device: torch.device) -> tuple[tuple[int, float], ...]:
-    """Return bandwidths at growing sizes, each at least that of all larger sizes: small data fits every cache."""
-    most = _beyond_caches(device)
+    """Return bandwidths at growing sizes. Each is at least that of larger sizes: small data fits every cache."""
+    most = _bytes_beyond_caches(device)
     sizes = [2**18, 2**21, 2**24, most] if device.type == "cpu" else [most]
     found: list[tuple[int, float]] = []
     for size in reversed(sizes):
@@ -265,12 +267,12 @@ def _without_modes() -> Iterator[None]:
         yield
 
 
-def _generator(device: torch.device) -> torch.Generator:
+def _separate_generator(device: torch.device) -> torch.Generator:
     """Return a separate generator, so that the caller's random numbers do not change."""
     return torch.Generator(device).manual_seed(0)
 
 
-def _beyond_caches(device: torch.device) -> int:
+def _bytes_beyond_caches(device: torch.device) -> int:
     """Return more bytes than any cache holds: four times the largest, as STREAM requires (McCalpin, 1995)."""
     if device.type != "cpu":
         return 2**29

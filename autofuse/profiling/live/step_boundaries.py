@@ -106,15 +106,15 @@ class Boundaries:
             self.optimizers.append(optimizer)
         task = current_graph_task_id()
         if task == -1 and self._is_own_thread() and not compiled:
-            self._note_act(_key(optimizer))
+            self._note_act(_optimizer_key(optimizer))
         elif task == -1 or task != self._task:  # all optimizers of one backward pass count as one
             self._task, self._later = task, True
-            self._due = self._record_act(_key(optimizer) if task == -1 else "backward") or self._due
+            self._due = self._record_act(_optimizer_key(optimizer) if task == -1 else "backward") or self._due
 
     def _after_scaler_step(self, optimizer: Optimizer) -> None:
         """A GradScaler stepped, or found infinities and skipped the step."""
         if not self._always_calls and self._is_own_thread():
-            self._note_act(_key(optimizer))
+            self._note_act(_optimizer_key(optimizer))
 
     def _note_act(self, who: Hashable) -> None:
         if self._by_calls:  # the program has an optimizer after all
@@ -238,7 +238,7 @@ def _is_ours() -> bool:
     return False
 
 
-def _key(optimizer: Optimizer) -> Hashable:
+def _optimizer_key(optimizer: Optimizer) -> Hashable:
     """Return an equal key for an optimizer and one that is created again for the same parameters, as in some loops."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return type(optimizer).__name__, id(next(parameters, None))

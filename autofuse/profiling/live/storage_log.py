@@ -183,7 +183,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for x in pytree.tree_leaves(result):
             if isinstance(x, Tensor):
                 self._record_tensor(x, existed=False)
-        self.moments.append(Moment(len(self.changes), self.total, self._layer(), before))
+        self.moments.append(Moment(len(self.changes), self.total, self._running_module(), before))
         return result
 
     def _update_epoch(self) -> None:
@@ -203,7 +203,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, storage: torch.UntypedStorage, device: torch.device, existed: bool) -> StoredTensor | None:
         if device.type != self.device.type or self.device.index not in (None, device.index):
             return None
-        piece = StoredTensor(len(self.epochs) - 1, self._layer(), existed)
+        piece = StoredTensor(len(self.epochs) - 1, self._running_module(), existed)
         self._known[storage] = piece
         piece.reference = weakref.ref(storage, lambda _: self._release(piece))
         self._log_change(piece, self._bytes(storage))
@@ -230,7 +230,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_fake(self) -> bool:
         return fake_mode() is not None
 
-    def _layer(self) -> str:
+    def _running_module(self) -> str:
         """Return the module that runs, or whose backward runs."""
         node: Any = current_autograd_node()
         if node is None or len(self._stack) > 1:
@@ -256,7 +256,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def _phase() -> Epoch:
-    """Return the phase. A backward with gradients on recomputes a forward, or will be differentiated itself."""
+    """Return the running phase. A backward with gradients on recomputes a forward, or is itself differentiated."""
     if current_graph_task_id() == -1:
         return "forward"
     return "recomputation" if torch.is_grad_enabled() else "backward"

@@ -68,7 +68,7 @@ class WaitClock:
     def clocked(self) -> Iterator[None]:
         """Count in the block."""
         with ExitStack() as stack:
-            for kind in _iterators():
+            for kind in _iterator_classes():
                 stack.enter_context(self._clock_next(kind))
             stack.callback(register_optimizer_step_pre_hook(uncompiled(self._begin_step)).remove)
             stack.callback(register_optimizer_step_post_hook(uncompiled(self._end_step)).remove)
@@ -209,7 +209,7 @@ def _share(name: str, parts: Sequence[float], seconds: Sequence[float], basis: s
     return Share(name, whole / len(parts), whole / sum(seconds), basis, interval=ratio_interval(parts, seconds))
 
 
-def _iterators() -> list[type[Any]]:
+def _iterator_classes() -> list[type[Any]]:
     """Return the classes of DataLoader's iterators that define `__next__`."""
 
     def kinds(kind: type[Any]) -> Iterator[type[Any]]:

@@ -55,7 +55,7 @@ class MemoryEstimate:
         memory: at the peak of the step.
         layers: bytes at the peak by module, of the whole model.
         fused: number of fused places.
-        states_bytes: parameters, gradients and the optimizer's state, at the moment at which they are most.
+        states_bytes: the largest total of parameters, gradients and the optimizer's state.
         host_bytes: what is offloaded to the host's memory.
     """
 
@@ -88,7 +88,9 @@ class PlannedModel:
             model, optimizer, spread_, fused = self._prepared or self._prepare(inputs)
             before = _fallbacks(model)
             holding = self._measure_holdings(model, optimizer, inputs)
-            if self.fusing and _fallbacks(model) != before:  # fused for other sizes only
+            if (
+                self.fusing and _fallbacks(model) != before
+            ):  # the fused code was made for other sizes, and the original ran
                 model, optimizer, spread_, fused = self._prepare(inputs)
                 holding = self._measure_holdings(model, optimizer, inputs)
         return _estimate_of_holding(holding, spread_, fused)
@@ -152,7 +154,7 @@ def _modules_like(model: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:
 
 
 def _optimizer(model: nn.Module, name: str) -> Optimizer | None:
-    """The optimizer with its state, as from the second step on."""
+    """The optimizer with its state, which exists from the second step on."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if name == "none" or not parameters:
         return None

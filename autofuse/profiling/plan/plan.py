@@ -23,7 +23,7 @@ from autofuse.results.plan import Capacity, Fit, Plan, Setting
 from autofuse.results.profile import Memory
 
 _ONE_DEVICE: Any = {"devices": 1, "strategy": "none", "tensor": 1, "pipeline": 1, "context": 1}
-_MOST_RUNS = 24
+_MOST_RUNS = 24  # planned steps in the search for the largest batch
 _NOT_COUNTED = (
     "Not counted: the device's context, gaps of its allocator, and communication buffers. "
     "Operators and kernels are those of a CPU."
@@ -186,7 +186,7 @@ def _next_is_too_large(known: dict[int, int], batch: int, room: int) -> bool:
 
 
 def _next_batch(known: dict[int, int], room: int, below: int, above: int | None) -> int:
-    """The batch to try next: where the line through the two nearest known peaks meets the capacity."""
+    """The batch to try next: a line through the two nearest known peaks reaches the capacity there."""
     if len(known) == 1:
         return 2 * below if above is None else max(1, above // 2)
     low, high = sorted(sorted(known, key=lambda batch: abs(known[batch] - room))[:2])

@@ -21,17 +21,17 @@ BUCKET = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
 BACKWARD = 2 / 3  # fraction of a step's computing: the backward has two products for each product of the forward
 
 STRATEGIES: Mapping[str, str] = {
-    "ddp": "gradients are all-reduced in buckets of 25 MiB: 2 (n-1)/n x gradients; hidden behind the backward at best "
-    "(S. Li et al., PyTorch Distributed, 2020)",
+    "ddp": "gradients are all-reduced in buckets of 25 MiB: 2 (n-1)/n x gradients; at best, the backward hides all "
+    "of it (S. Li et al., PyTorch Distributed, 2020)",
     "fsdp": "parameters are gathered for the forward and again for the backward, gradients reduce-scattered: "
-    "(n-1)/n x (2 x parameters + gradients); hidden behind the whole step at best (ZeRO stage 3, Rajbhandari et al. "
+    "(n-1)/n x (2 x parameters + gradients); at best, the step hides all of it (ZeRO stage 3, Rajbhandari et al. "
     "2020; PyTorch FSDP, Zhao et al. 2023)",
     "hsdp": "as fsdp within a group of g, and each device all-reduces its part of the gradients with its peers of the "
     "other r groups: 2 (r-1)/r x gradients / g more (Zhao et al. 2023)",
     "tp": "every block all-reduces activations twice forward and twice backward: 4 x blocks x 2 (n-1)/n x activations; "
     "nothing is hidden, because what follows waits for it (Megatron-LM, Shoeybi et al. 2019)",
     "pp": "every boundary sends activations forward and their gradients back: 2 x activations; of p stages and m "
-    "microbatches the pipe is idle for (p-1) / (m+p-1) of the step (GPipe, Huang et al. 2019)",
+    "microbatches the pipeline is idle for (p-1) / (m+p-1) of the step (GPipe, Huang et al. 2019)",
 }
 
 
@@ -229,6 +229,5 @@ def recommend(estimates: Sequence[StepEstimate], fits: Mapping[str, bool | None]
     return Advice(
         best.strategy,
         f"Of the strategies that fit, {best.strategy} is the most efficient: {best.efficiency_worst:.0%} of each "
-        f"device's speed if no sending is hidden behind computing, {best.efficiency_best:.0%} if all of it is that can "
-        f"be.{left_out}",
+        f"device's speed in the worst case, and {best.efficiency_best:.0%} in the best case.{left_out}",
     )

@@ -105,7 +105,7 @@ def spread(model: nn.Module, setting: Setting) -> Spread:
 
 
 def master_factor(model: nn.Module) -> float:
-    """Bytes of a float32 value in those of a trained parameter's value."""
+    """The size of a float32 value / the size of a trained parameter's value."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return _MASTER_BYTES * sum(p.numel() for p in trained) / max(1, sum(p.nbytes for p in trained))
 
@@ -146,7 +146,7 @@ def _shares_by_kind(model: nn.Module, setting: Setting) -> dict[str, float]:
 
 
 def _stage_share(model: nn.Module, stages: int) -> float:
-    """Part of the parameters that the first stage of a pipeline holds, with everything outside of blocks."""
+    """The fraction of the parameters in the first stage of a pipeline, which holds everything outside of blocks too."""
     total = _parameter_bytes(model)
     if stages == 1 or not total:
         return 1.0

@@ -72,7 +72,7 @@ def _best_match(nodes: Mapping[int, str], operators: Mapping[Thread, Mapping[int
 
 
 def _letters(name: str) -> str:
-    """Return the letters of a name, so that `aten::_softmax` and `SoftmaxBackward0` begin alike."""
+    """Return only the letters of a name, so that `aten::_softmax` and `SoftmaxBackward0` can be compared."""
     return re.sub(r"[^a-z]", "", name.rpartition("::")[2].lower())
 
 

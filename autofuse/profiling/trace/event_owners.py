@@ -95,7 +95,7 @@ def owners(trace: Trace) -> list[Owned]:
             and e.name.startswith(NAMELESS)
         )
     ]
-    walk = _Walk(Forwards(forward_threads(events)))
+    walk = _OwnerSearch(Forwards(forward_threads(events)))
     found = [walk.add(event) for event in events]
     if not has_ranges:
         _rename_modules(found)
@@ -126,7 +126,7 @@ def _rename_modules(found: list[Owned]) -> None:
         one.owner, one.caller = (None if n is None else names.get(n, n) for n in (one.owner, one.caller))
 
 
-class _Walk:
+class _OwnerSearch:
     """Visits the events of all threads in order of time, with a stack of open events for each thread."""
 
     def __init__(self, forwards: Forwards[str | None]) -> None:

@@ -96,7 +96,7 @@ def _dtype(event: Event) -> str:
 
 
 def _coverage(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
-    """Return which part of the time of products and attention these operators launched.
+    """Return the fraction of the time of products and attention that these operators launched.
 
     The second value says whether most of that time ran on tensor cores.
     """
@@ -116,7 +116,7 @@ def _coverage(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
     return known / total if total else 0.0, 2 * tensor > total
 
 
-def _product(at: int) -> Callable[[Dims], float]:
+def _product_flops(at: int) -> Callable[[Dims], float]:
     """FLOPs of a product of the arguments `at` and `at + 1`: (..., m, k) and (..., k, n)."""
 
     def flops(dims: Dims) -> float:
@@ -128,10 +128,10 @@ def _product(at: int) -> Callable[[Dims], float]:
     return flops
 
 
-def _attention(at: int, query_products: int, value_products: int) -> Callable[[Dims], float]:
+def _attention_flops(at: int, query_products: int, value_products: int) -> Callable[[Dims], float]:
     """FLOPs of attention. Query, key and value begin at argument `at`: (batch, heads, length, head_dim).
 
-    of_query, of_value: the number of products with the depth of the query, and of the value.
+    query_products, value_products: the number of products with the depth of the query, and of the value.
     """
 
     def flops(dims: Dims) -> float:
@@ -143,15 +143,18 @@ def _attention(at: int, query_products: int, value_products: int) -> Callable[[D
 
 
 _FORMULAS: dict[str, Callable[[Dims], float]] = {
-    "aten::mm": _product(0),
-    "aten::bmm": _product(0),
-    "aten::_scaled_mm": _product(0),
-    "aten::addmm": _product(1),
-    "aten::_addmm_activation": _product(1),
-    "aten::baddbmm": _product(1),
-    **{f"aten::_scaled_dot_product_{kind}_attention": _attention(0, 1, 1) for kind in ("flash", "efficient", "cudnn")},
+    "aten::mm": _product_flops(0),
+    "aten::bmm": _product_flops(0),
+    "aten::_scaled_mm": _product_flops(0),
+    "aten::addmm": _product_flops(1),
+    "aten::_addmm_activation": _product_flops(1),
+    "aten::baddbmm": _product_flops(1),
     **{
-        f"aten::_scaled_dot_product_{kind}_attention_backward": _attention(1, 3, 2)
+        f"aten::_scaled_dot_product_{kind}_attention": _attention_flops(0, 1, 1)
+        for kind in ("flash", "efficient", "cudnn")
+    },
+    **{
+        f"aten::_scaled_dot_product_{kind}_attention_backward": _attention_flops(1, 3, 2)
         for kind in ("flash", "efficient", "cudnn")
     },
 }

@@ -83,7 +83,7 @@ def shape_of(kernel: Event, device: Device) -> Shape:
     give a number that rounds to it, that number is used instead. Kineto reports 0 for kernels that take more shared
     memory than a block gets by default, such as FlashAttention's. A kernel that runs cannot have an occupancy of 0.
     """
-    threads, blocks = _product(kernel.args.get("block")), _blocks(kernel, device)
+    threads, blocks = _product_of_sizes(kernel.args.get("block")), _blocks(kernel, device)
     reported = decimal(kernel.args.get(_OCCUPANCY))
     reported = (
         reported if reported is not None and 0 <= reported <= 100 else None
@@ -119,14 +119,14 @@ def _device(properties: Mapping[str, Any]) -> Device:
 
 def _blocks(kernel: Event, device: Device) -> float | None:
     """Return blocks per SM. If the number of SMs is known, use the grid: Kineto's quotient overflows on huge grids."""
-    grid = _product(kernel.args.get("grid"))
+    grid = _product_of_sizes(kernel.args.get("grid"))
     if grid is not None and device.sms:
         return grid / device.sms
     reported = decimal(kernel.args.get(_BLOCKS_PER_SM))
     return reported if reported is not None and reported >= 0 else None
 
 
-def _product(sizes: Any) -> int | None:
+def _product_of_sizes(sizes: Any) -> int | None:
     """Return the product of [8, 16, 1] or "8,16,1" or "(8, 16, 1)" or 128; None for anything else."""
     parts = sizes.strip("[]() ").replace("x", ",").split(",") if isinstance(sizes, str) else sizes
     numbers = [integer(part) for part in parts] if isinstance(parts, (list, tuple)) else [integer(parts)]

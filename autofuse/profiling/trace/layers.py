@@ -68,13 +68,13 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
     pieces = list(device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope))
     inside = [one for one in owned if scope.begins(one.event)]
     count = scope.steps.count
-    kernel_seconds, sm_seconds = _on_multiprocessors(pieces, scope)
-    by_step = _by_step(pieces, scope)
+    kernel_seconds, sm_seconds = _kernel_and_sm_seconds(pieces, scope)
+    by_step = _seconds_by_step(pieces, scope)
     calls = Counter(one.owner for one in inside if one.called and one.owner is not None)
     return LayerTimes(
         _own_work(pieces, count),
         {name: round(number / count) for name, number in calls.items()},
-        {one.owner: _kind(one.event) for one in inside if one.is_call and one.owner is not None},
+        {one.owner: _class_of_call(one.event) for one in inside if one.is_call and one.owner is not None},
         _per_step(Counter(_owner_and_phase(one.owner, one.phase) for one in inside), count),
         _per_step(Counter(_owner_and_phase(one.caller, one.phase) for one in inside if one.is_call), count),
         scope.steps.seconds,
@@ -104,7 +104,7 @@ def step_by_step(trace: Trace) -> list[dict[str, float]]:
     return found
 
 
-def _by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]]:
+def _seconds_by_step(pieces: Sequence[OwnedTime], scope: Scope) -> dict[str, list[float]]:
     """Return the own seconds of each step by module; nothing if steps are not marked one by one."""
     count = len(scope.steps.windows)
     if scope.steps.count != count or count < 2:
@@ -136,12 +136,12 @@ def _per_step(counts: Mapping[Key, int], steps: int) -> dict[Key, float]:
     return {key: count / steps for key, count in counts.items()}
 
 
-def _kind(call: Event) -> str:
+def _class_of_call(call: Event) -> str:
     """Return the class of a module: "Linear" for "nn.Module: Linear_3"."""
     return call.name.removeprefix(NAMELESS).rpartition("_")[0] if call.name.startswith(NAMELESS) else ""
 
 
-def _on_multiprocessors(pieces: Sequence[OwnedTime], scope: Scope) -> tuple[dict[str, float], dict[str, float]]:
+def _kernel_and_sm_seconds(pieces: Sequence[OwnedTime], scope: Scope) -> tuple[dict[str, float], dict[str, float]]:
     """Return the seconds of kernels by module, and these seconds x the share of multiprocessors that have a block."""
     seconds: defaultdict[str, float] = defaultdict(float)
     occupied: defaultdict[str, float] = defaultdict(float)

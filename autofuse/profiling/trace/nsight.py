@@ -71,7 +71,7 @@ def levels_of_report(path: Path) -> dict[str, Level]:
     basis = f"Nsight Compute, {len(kernels)} {'kernel' if len(kernels) == 1 else 'kernels'}, weighted by duration"
     found = {}
     for name, metrics in (("issue_slots", _ISSUE), ("sub_partitions", _ACTIVE)):
-        value = _mean(kernels, metrics)
+        value = _weighted_mean(kernels, metrics)
         lacks = f"the report lacks {metrics[0][0]}: profile with `{OPTIONS}` or `ncu --csv --metrics {METRICS}`"
         found[name] = Level(name, reason=lacks) if value is None else Level(name, value, basis)
     if all(level.value is None for level in found.values()):
@@ -148,7 +148,7 @@ def _value(text: str, unit: str, number: Number) -> float | None:
     return None if value is None else value * _SECONDS.get(unit.strip(), 1.0)
 
 
-def _mean(kernels: Iterable[Kernel], metrics: Sequence[tuple[str, str]]) -> float | None:
+def _weighted_mean(kernels: Iterable[Kernel], metrics: Sequence[tuple[str, str]]) -> float | None:
     """Return the mean over kernels that have the metric, weighted by duration; None if none has it."""
     total = weight = 0.0
     for kernel in kernels:

@@ -222,7 +222,7 @@ def _profile_name(traces: Sequence[Trace]) -> str:
 
 
 def _profile_notes(scope: Scope) -> tuple[str, ...]:
-    notes = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
+    notes = [f"Read from {scope.steps.basis}. The times include the cost of the profiler."]
     middle = timing_of(scope).median
     if abs(middle - scope.steps.seconds) > _NOTABLE_DIFFERENCE * middle:
         notes.append(

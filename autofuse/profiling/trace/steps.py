@@ -62,7 +62,9 @@ def steps_of(trace: Trace) -> Steps:
         return _whole_trace(trace)
     if used[0].category != "gpu_user_annotation" and (window := _unlinked_window(used, trace)):
         return Steps(
-            (window,), len(used), f"{_count_text(len(used), 'step')} (ProfilerStep; to the end of the GPU's work)"
+            (window,),
+            len(used),
+            f"{_count_text(len(used), 'step')} (ProfilerStep), until the GPU has finished their work",
         )
     windows = _windows_with_gpu_work(used, trace)
     numbers = [_step_number(event) for event in used]

@@ -26,7 +26,7 @@ from autofuse.results.profile_parts import Share
 
 UNKNOWN = 0.2  # the fraction of the steps for which the phase may be unknown
 _BASIS: dict[str, str] = {
-    "forward": "everything in no other phase, the loss included",
+    "forward": "everything that belongs to no other phase, including the loss",
     "backward": "nodes of the autograd engine",
     "optimizer": "torch's own ranges Optimizer.step and zero_grad",
     "data": "torch's own ranges of DataLoader",
@@ -80,7 +80,7 @@ def host_overhead(scope: Scope) -> list[Interval]:
 
 def _host_share(scope: Scope) -> Share:
     if not scope.has_gpu:
-        basis = "no computing operator runs: Python and dispatch, except the dispatch within computing operators"
+        basis = "no computing operator runs: Python and dispatch, without that inside computing operators"
         return _share("host", host_overhead(scope), scope, basis)
     unlinked = sum(scope.nanoseconds(work) for work in scope.work if scope.launch_of(work) is None)
     if unlinked > UNKNOWN * sum(map(scope.nanoseconds, scope.work)):

@@ -34,13 +34,13 @@ def spans_of(scope: Scope) -> tuple[Span, ...]:
     phases: list[Entry] = [
         (start, end, phase, phase) for phase, found in moments.items() for start, end in intersection(found, [window])
     ]
-    spans = _bars("phases", phases, window)
-    for lane, entries in _lanes(scope, window).items():
-        spans += _bars(lane, entries, window)
+    spans = _bars_of_lane("phases", phases, window)
+    for lane, entries in _entries_by_lane(scope, window).items():
+        spans += _bars_of_lane(lane, entries, window)
     return tuple(spans)
 
 
-def _lanes(scope: Scope, window: Interval) -> dict[str, list[Entry]]:
+def _entries_by_lane(scope: Scope, window: Interval) -> dict[str, list[Entry]]:
     """Return what runs in the window, by stream or by thread."""
     lanes: dict[str, list[Entry]] = {}
     for lane, event, kind, name in _lanes_of_gpus(scope) if scope.has_gpu else _lanes_of_threads(scope):
@@ -65,7 +65,7 @@ def _lanes_of_threads(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
             yield thread, event, category, event.name
 
 
-def _bars(lane: str, entries: list[Entry], window: Interval) -> list[Span]:
+def _bars_of_lane(lane: str, entries: list[Entry], window: Interval) -> list[Span]:
     """Return the bars of a lane, in order."""
     finest = (window[1] - window[0]) * FINEST
     groups: list[list[Entry]] = []

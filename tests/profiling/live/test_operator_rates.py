@@ -1,4 +1,4 @@
-"""OperatorRates of operators: their shapes, and that each is measured once."""
+"""Rates of operators: the shapes of the measured pieces, and that each is measured once."""
 
 import torch
 from torch import nn

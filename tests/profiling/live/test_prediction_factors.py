@@ -9,7 +9,7 @@ from autofuse.profiling.live.prediction_factors import (
     PredictionClass,
     prediction_classes,
     saving_range,
-    size_of,
+    size_class_of,
     with_ranges,
 )
 from autofuse.results.profile import Layer, Place, Work
@@ -22,9 +22,9 @@ CLASSES = (
 
 
 def test_a_place_belongs_to_a_size() -> None:
-    assert size_of(SHORT / 2, SHORT / 4) == "short"
-    assert size_of(SHORT, SHORT / 4) == "long"
-    assert size_of(SHORT, -SHORT) == size_of(SHORT, 0.0) == "small"
+    assert size_class_of(SHORT / 2, SHORT / 4) == "short"
+    assert size_class_of(SHORT, SHORT / 4) == "long"
+    assert size_class_of(SHORT, -SHORT) == size_class_of(SHORT, 0.0) == "small"
 
 
 def test_the_class_of_one_rule_precedes_the_class_of_all_rules() -> None:

@@ -169,8 +169,8 @@ def test_numbers_are_of_one_step_on_average() -> None:
 
 def test_each_share_has_a_basis() -> None:
     gpu, cpu = on_a_gpu(), on_a_cpu()
-    assert gpu["forward"].basis == "GPU work launched in: everything in no other phase, the loss included"
-    assert cpu["forward"].basis == "everything in no other phase, the loss included"
+    assert gpu["forward"].basis == "GPU work launched in: everything that belongs to no other phase, including the loss"
+    assert cpu["forward"].basis == "everything that belongs to no other phase, including the loss"
     assert gpu["data"].basis == "torch's own ranges of DataLoader, while the GPU runs nothing"
     assert cpu["data"].basis == "torch's own ranges of DataLoader"
     assert gpu["idle"].basis == "neither a kernel nor a copy runs, and nothing waits for data"

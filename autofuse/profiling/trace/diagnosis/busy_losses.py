@@ -96,7 +96,7 @@ def _loss_to_memory(scope: Scope, limits: Limits) -> Loss:
             Action(
                 "quantize",
                 "Quantise the weights (int8 or int4, torchao): half or a quarter of the bytes are read.",
-                milliseconds(0.5 * weights),
+                milliseconds(0.5 * weights),  # int8 has half the bytes of bfloat16
                 evidence,
                 "medium",
             ),
@@ -183,8 +183,8 @@ def _loss_below_peak(scope: Scope, limits: Limits) -> Loss:
         return Loss("compute", arithmetic, sentence)
     sentence = f"Compute-bound at low utilisation: {share}, at {reached} of the GPU's peak."
     text = (
-        "Make products larger: a larger batch, widths and a vocabulary that are multiples of 64 (128 "
-        "for fp8), fewer and larger products."
+        "Make matrix products larger: use a larger batch, make widths and the vocabulary multiples of 64 (128 for "
+        "fp8), and merge small products."
     )
     evidence = f"FLOPs of recorded shapes / {times(arithmetic)} / the peak of {limits.device}"
     saved = milliseconds(arithmetic * (1 - limits.achieved / WELL_USED))

@@ -47,7 +47,7 @@ def choose_diagnosis(losses: Sequence[Loss], step: float) -> Diagnosis:
     for loss in _worth_acting_on(rest, step):
         most = _MOST - 1 if loss is fusing else 1  # each fusion saves other kernels, so their savings add up
         actions += [a for a in loss.actions[:most] if a.kind not in {known.kind for known in actions}]
-    actions = [a for at, a in enumerate(actions) if not at or _saves(a, step)]
+    actions = [a for at, a in enumerate(actions) if not at or _is_worth_listing(a, step)]
     sentence = reported.sentence
     if not reported.actions and actions:
         sentence = f"{sentence.partition('; nothing')[0]}; other savings are listed below."
@@ -67,7 +67,7 @@ def _join_fusing(losses: Sequence[Loss]) -> Loss | None:
     return replace(largest, seconds=sum(loss.seconds for loss in losses), actions=tuple(actions))
 
 
-def _saves(action: Action, step: float) -> bool:
+def _is_worth_listing(action: Action, step: float) -> bool:
     """Whether an action is predicted to save a notable amount, or has no prediction."""
     return action.milliseconds is None or action.milliseconds * 1e-3 >= LITTLE * step
 

@@ -69,7 +69,7 @@ def _loss_to_gpus_in_sequence(scope: Scope) -> list[Loss]:
     together = length(scope.moments(k for kernels in scope.by_device.values() for k in kernels))
     mean = sum(each) / count
     if not together or mean > 0.7 * together:
-        return []
+        return []  # Each GPU computes most of the time in which any of them does, so they do not take turns.
     step = scope.steps.seconds
     lost = scope.seconds(together - mean)
     sentence = (

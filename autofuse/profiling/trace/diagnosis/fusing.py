@@ -58,7 +58,7 @@ def sequences_of(scope: Scope) -> list[Fusible]:
         categories = [_category_in_phase(kernel, scope) for kernel in kernels]
         at = 0
         while at < len(kernels):
-            end = _attention(kernels, categories, at)
+            end = _end_of_attention(kernels, categories, at)
             if end:
                 found.append(_attention_sequence(kernels[at:end], categories[at:end], scope))
                 at = end - 1  # its last product may be the first of the next attention
@@ -86,7 +86,7 @@ def _category_in_phase(kernel: Event, scope: Scope) -> str:
     return category_of(kernel.name)
 
 
-def _attention(kernels: Sequence[Event], categories: Sequence[str], at: int) -> int:
+def _end_of_attention(kernels: Sequence[Event], categories: Sequence[str], at: int) -> int:
     """Return the end of an unfused attention whose first product is at `at`; 0 if there is none."""
     if categories[at] not in ("matmul", "used") or kernels[at].category != "kernel":
         return 0

@@ -158,7 +158,7 @@ def _loads_data(event: Event) -> bool:
 
 
 def _clock_shift(scope: Scope) -> int:
-    """Return by how much kernels begin before their launches, at the 95th percentile; 0 if they do not."""
+    """Return how early kernels begin before their launches, at the 95th percentile; 0 if no kernel does."""
     early = sorted(
         launch.start - work.start for work in scope.work if (launch := scope.launch_of(work)) and scope.within(work)
     )

@@ -36,8 +36,8 @@ def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
         if single
         else "Use more loader workers: DataLoader(..., num_workers=N, persistent_workers=True, "
         "prefetch_factor=4), with "
-        "N up to the cores for each GPU; make what a worker does cheaper (decoding, "
-        "augmentation) where cores are short."
+        "N up to the cores for each GPU. If that is too few, make the work of a worker cheaper (decoding, "
+        "augmentation)."
     )
     actions = (
         Action("loader-workers", more, milliseconds(saved), evidence, sure),
@@ -71,7 +71,7 @@ def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
             f"{times(event)} with work queued and nothing running; {host.count(calls):,.0f} waits for events a step"
         )
         return Loss("blocked", lost, sentence, (Action("event", text, milliseconds(event), evidence, "high"),))
-    into, pageable, megabytes = _copies(scope)
+    into, pageable, megabytes = _describe_copies(scope)
     way = "to the GPU" if into else "from the GPU"
     memory = (
         " from memory that is not pinned" if pageable and into else " to memory that is not pinned" if pageable else ""
@@ -96,7 +96,7 @@ def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     return Loss("blocked", lost, sentence, (Action(kind, text, milliseconds(copy), evidence, "high"),))
 
 
-def _copies(scope: Scope) -> tuple[bool, bool, float]:
+def _describe_copies(scope: Scope) -> tuple[bool, bool, float]:
     """Return whether most copy time is to the GPU, whether its memory is pageable, and megabytes per step."""
     copies = [w for w in scope.work if w.category == "gpu_memcpy" and not computes(w) and scope.begins(w)]
     into = sum(w.duration for w in copies if from_host(w)) >= sum(w.duration for w in copies if not from_host(w))

@@ -91,7 +91,7 @@ def _reason_and_action(
     others = [found for rank, found in reasons.items() if rank != late]
     more = {name: mine[name] - median(found[name] for found in others) for name in mine if name != "count"}
     name = max(more, key=lambda key: more[key])
-    if more[name] < 0.3 * lost:
+    if more[name] < 0.3 * lost:  # no single activity explains the delay
         text = f"Look at rank {late} first: its machine, its clocks, its link, and how much work it is given."
         return "", ("straggler", text, "medium")
     because = f" ({(_ACTIVITIES if on_gpu else _ACTIVITIES_ON_CPU)[name]} {times(more[name])} longer)"
@@ -103,7 +103,7 @@ def _reason_and_action(
         )
     if name == "kernels":
         usual = median(found["count"] for found in others)
-        if mine["count"] > 1.1 * usual:
+        if mine["count"] > 1.1 * usual:  # more kernels are more work; as many kernels run on a slower device
             text = (
                 f"Give rank {late} less work: it runs {mine['count']:,.0f} "
                 f"{'kernels' if on_gpu else 'operators'} a step, the others {usual:,.0f}."
@@ -111,8 +111,8 @@ def _reason_and_action(
             return because, ("balance", text, "high")
         if not on_gpu:
             text = (
-                f"Check the cores of rank {late}: it runs as many operators, and they take longer: other "
-                "programs, clocks."
+                f"Check the cores of rank {late}: it runs as many operators, and they take longer. Look for "
+                "other programs and for lower clocks."
             )
             return because, ("slow-cores", text, "medium")
         text = (
@@ -142,7 +142,7 @@ def sending_loss(scope: Scope, lost: float, exposed: float) -> Loss:
     alone = scope.seconds(length(communication(scope)[0]))
     kinds = Counter[str]()
     for event in sorted(communication_events(scope), key=lambda e: -e.duration)[:_INSPECTED]:
-        kinds[_kind(event, scope)] += event.duration
+        kinds[_kind_of_collective(event, scope)] += event.duration
     kind = kinds.most_common(1)[0][0] if kinds else ""
     sizes = [size for event in collectives(scope) if (size := size_of(event)) is not None]
     sent = (
@@ -184,9 +184,9 @@ def _name_of_others(scope: Scope) -> str:
     return "other GPUs" if scope.has_gpu else "other ranks"
 
 
-def _kind(event: Event, scope: Scope) -> str:
+def _kind_of_collective(event: Event, scope: Scope) -> str:
     """Return the kind of collective, from the trace's field, from its name, or from the operator that launched it."""
-    for name in (str(event.args.get("Collective name", "")), event.name, *_operators(event, scope)):
+    for name in (str(event.args.get("Collective name", "")), event.name, *_operators_around(event, scope)):
         bare = re.sub(r"[^a-z]", "", name.lower())
         for kind in REMEDIES:
             if kind in bare:
@@ -196,7 +196,7 @@ def _kind(event: Event, scope: Scope) -> str:
     return "allreduce"
 
 
-def _operators(event: Event, scope: Scope) -> list[str]:
+def _operators_around(event: Event, scope: Scope) -> list[str]:
     """Return the operators of torch.distributed that contain the launch of a message."""
     launch = scope.launch_of(event)
     if launch is None:

@@ -168,8 +168,8 @@ def _loss_to_allocation(launches: _Launches) -> _Advice:
 def _loss_to_pauses(launches: _Launches) -> _Advice:
     pause, doing = launches.reasons["pause"], _work_in_pauses(launches.scope, launches.waiting)
     sentence = (
-        f"The host does something else: {percent(pause, launches.scope.steps.seconds)} of the step the GPU idles in "
-        f"long stretches without any launch{f', in {doing}' if doing else ''}."
+        f"The host is busy with other code: {percent(pause, launches.scope.steps.seconds)} of the step the GPU idles "
+        f"in long stretches without any launch{f', in {doing}' if doing else ''}."
     )
     text = (
         f"Remove {doing or 'what runs there (Python code, logging, a checkpoint, a metric)'} from "

@@ -22,7 +22,9 @@ from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 
 COMPUTES = ("matmul", "attention")
+# Kernels that multiply few rows: matrix-vector products, and attention of single tokens.
 _FEW_ROWS = re.compile(r"gemv|gemmSN|splitkv|paged_attention|decode", re.IGNORECASE)
+# Kernels of float32 arithmetic: cuBLAS's sgemm, CUTLASS's simt, and names with their instruction or dtype.
 _SINGLE = re.compile(r"sgemm|simt|ffma|f32f32_f32f32|_SB_|fp32", re.IGNORECASE)
 _BALANCE = 50.0  # FLOP per byte, in half precision: with fewer, memory limits every accelerator of today
 _ITEMS = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1}
@@ -59,7 +61,7 @@ class Limits:
 
 def limits_of(scope: Scope) -> Limits:
     """Return the limits of everything that computes in the steps."""
-    few_rows = _few_rows(scope)
+    few_rows = _memory_bound_products(scope)
     arithmetic = tensor = memory = weights = single = 0.0
     known = occupied = 0.0
     by_name = Counter[str]()
@@ -113,8 +115,8 @@ def _achieved_fraction(scope: Scope, nanoseconds: float, peak: DevicePeak | None
     return share if share <= 1 else None
 
 
-def _few_rows(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
-    """Return, by thread, when operators run whose products move more than they compute."""
+def _memory_bound_products(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
+    """Return, by thread, the intervals of operators whose products are bound by memory."""
     found: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
     balance = _BALANCE
     if scope.peak is not None and scope.peak.bytes_per_second:  # half of the balance: clearly memory-bound

@@ -64,16 +64,20 @@ def waits_of_job(scopes: Mapping[int, Scope]) -> Waits | None:
     for rank, scope in scopes.items():
         exposed_wait = length(intersection(union(waited[rank]), exposed[rank]))
         ranks[rank] = RankWait(scope.seconds(max(0, total[rank] - exposed_wait)), scope.seconds(exposed_wait))
-    return Waits(ranks, *_last(blame, len(scopes)))
+    return Waits(ranks, *_rank_that_comes_last(blame, len(scopes)))
 
 
-def _last(blame: Counter[int], ranks: int) -> tuple[int | None, float]:
-    """Return the rank that causes most of the waiting, if that exceeds what chance gives one of so many ranks."""
+def _rank_that_comes_last(blame: Counter[int], ranks: int) -> tuple[int | None, float]:
+    """Return the rank that causes most of the waiting, and its fraction of the waiting.
+
+    The rank is None if its fraction is no larger than chance explains.
+    """
     whole = sum(blame.values())
     if not whole:
         return None, 0.0
     rank, most = blame.most_common(1)[0]
     share = most / whole
+    # By chance, each rank causes 1 / ranks of the waiting.
     return (rank if share > max(0.5, 1.5 / ranks) else None), share
 
 

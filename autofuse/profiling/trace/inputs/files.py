@@ -23,7 +23,7 @@ from autofuse.results.ladder import Level
 from autofuse.results.profile_parts import Memory, Power
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".pickle", ".pkl", ".prom")  # of the files that are read from a folder
-_HEAD = 1 << 16
+_HEAD = 1 << 16  # bytes that are read to recognise a file
 
 
 @dataclass

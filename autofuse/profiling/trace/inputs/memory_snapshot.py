@@ -63,8 +63,8 @@ def snapshot_of(path: Path) -> MemorySnapshot:
     kinds: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for size, frames in held:
-        kinds[_kind(frames)] += size
-        lines[_line(frames)] += size
+        kinds[_purpose_of(frames)] += size
+        lines[_innermost_line(frames)] += size
     memory = Memory(
         peak, parameters=kinds["parameters"], optimizer=kinds["optimizer"], activations=kinds["activations"],
         others=kinds["others"], source=f"a snapshot of torch's CUDA allocator, GPU {device}",
@@ -150,7 +150,7 @@ def _blocks(content: Mapping[str, Any], device: int) -> Iterator[tuple[int, int,
                 yield address, size, frames if isinstance(frames, list) else ()
 
 
-def _kind(frames: Sequence[Any]) -> str:
+def _purpose_of(frames: Sequence[Any]) -> str:
     """Return what the memory is for, from the Python frames that allocated it.
 
     The backward pass of a GPU has no Python frames. Its memory counts as "others", and so does memory allocated before
@@ -169,7 +169,7 @@ def _kind(frames: Sequence[Any]) -> str:
     return "activations" if any(name == "_call_impl" for _, name in names) else "others"
 
 
-def _line(frames: Sequence[Any]) -> str:
+def _innermost_line(frames: Sequence[Any]) -> str:
     """Return the innermost line outside of torch."""
     for frame in frames:
         if isinstance(frame, dict):
