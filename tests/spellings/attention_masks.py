@@ -243,6 +243,8 @@ class AddedTriuBuffer(nn.Module):
 class AddedTriuAfterScaling(nn.Module):
     """Mask added to the bare scores, and both scaled together."""
 
+    safety = "unsafe"  # the mask is an argument, which may drop a row whole with a large finite number
+
     arguments = {"mask": "additive"}
 
     def forward(self, q, k, v, mask):

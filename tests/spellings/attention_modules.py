@@ -175,6 +175,8 @@ class VitWithQueryKeyNorm(nn.Module):
 class T5Attention(nn.Module):
     """No scale, a learned position bias, softmax in float32."""
 
+    safety = "unsafe"  # the mask is an argument, which may drop a row whole with a large finite number
+
     def __init__(self, d_model=24, n_heads=3, p=0.0):
         super().__init__()
         self.n_heads, self.key_value_proj_dim = n_heads, d_model // n_heads
@@ -330,6 +332,8 @@ def _attention(query, key, value, mask=None, dropout=None):
 class SwinWindowAttention(nn.Module):
     """A relative position bias is looked up in a table; windows may be masked."""
 
+    safety = "unsafe"  # the mask is an argument, which may drop a row whole with a large finite number
+
     arguments = {"mask": "drop_windows"}
 
     def __init__(self, dim=24, num_heads=3, p=0.0):
@@ -368,6 +372,8 @@ class SwinWindowAttention(nn.Module):
 
 class WhisperAttention(nn.Module):
     """The additive causal mask is cut to size where one is given."""
+
+    safety = "unsafe"  # the mask is an argument, which may drop a row whole with a large finite number
 
     arguments = {"mask": "causal_bias"}
 

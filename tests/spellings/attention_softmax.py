@@ -229,6 +229,8 @@ class DropoutIdentityByDefault(Plain):
 class DropoutFloat32AndCast(Plain):
     """Softmax in float32, cast back, dropped out, masked where a mask is given: Hugging Face's eager attention."""
 
+    safety = "unsafe"  # the mask is an argument, which may drop a row whole with a large finite number
+
     arguments = {"attention_mask": "extended"}
 
     def __init__(self, p=0.0):

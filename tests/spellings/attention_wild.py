@@ -151,6 +151,8 @@ class BiasOfTheScoresDtype(nn.Module):
 
 
 class BiasOfTheScoresType(nn.Module):
+    safety = "unsafe"  # the mask is an argument, which may drop a row whole with a large finite number
+
     def forward(self, q, k, v, additive):
         scores = q @ k.mT * 8**-0.5
         scores = scores + additive.type_as(scores)

@@ -18,6 +18,7 @@ from autofuse.source.capture.scope import ClassScope, FileScope
 from autofuse.source.capture.syntax import walk
 
 # Methods that keep the form.
+_CREATE_TENSORS = frozenset({"torch.empty", "torch.zeros", "torch.ones", "torch.full", "torch.Tensor"})
 _KEEP_FORM = frozenset({"bool", "float", "byte", "int", "long", "half", "to", "type", "contiguous", "clone", "detach"})
 _OPPOSITE = {"lower": "upper", "upper": "lower"}
 
@@ -78,10 +79,10 @@ def _is_name(node: ast.expr, name: str) -> bool:
 def triangle_form(scope: FileScope, node: ast.expr) -> str | None:
     """Return the form of an expression, or None."""
     match node:
-        case ast.Call(func=ast.Attribute(value=inner, attr="tril" | "triu" as name)) if (
+        case ast.Call(func=ast.Attribute(value=inner, attr="tril" | "triu" | "tril_" | "triu_" as name)) if (
             scope.name_of(node.func) is None
         ):
-            return _triangle(scope, name, inner, node.args, node.keywords)
+            return _triangle(scope, name.rstrip("_"), inner, node.args, node.keywords)
         case ast.Call(func=function, args=[inner, *rest], keywords=keywords) if _triangle_function(scope, function):
             return _triangle(scope, _triangle_function(scope, function), inner, rest, keywords)
         case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _KEEP_FORM:
@@ -130,6 +131,8 @@ def _fill_value(scope: FileScope, node: ast.expr) -> float | None:
             node.func
         ):
             return _fill_value(scope, inner)
+        case ast.Call(func=ast.Attribute(value=inner, attr="fill_"), args=[filled]) if _is_new_tensor(scope, inner):
+            return number_in(filled)
         case ast.Call(func=function, args=arguments, keywords=keywords):
             function_name = scope.name_of(function)
             if function_name == "torch.ones":
@@ -141,6 +144,11 @@ def _fill_value(scope: FileScope, node: ast.expr) -> float | None:
                 if _fill_value(scope, ones) == 1 and (number := number_in(factor)) is not None:
                     return number
     return None
+
+
+def _is_new_tensor(scope: FileScope, node: ast.expr) -> bool:
+    """Whether an expression is a new tensor, which has no other name."""
+    return isinstance(node, ast.Call) and scope.name_of(node.func) in _CREATE_TENSORS
 
 
 def number_in(node: ast.expr | None) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
@@ -141,25 +141,34 @@ def _variants_by_subclasses(
     defined = claim.defined
     if defined.owner is None:
         return
-    if claim.files is not None:  # what such files change is not looked at: they name no class of this file
-        computing = claim.files.files_computing_bases(defined.scope)
-        others = (*others, *(f for f in computing if all(f.tree is not o.tree for o in others)))
     names = {r.name for r in names_read.names if r.owner is defined.owner and not r.inner}
-    for subclass in find_subclasses(defined.scope, defined.owner, others):
-        overridden = _overridden_names(subclass, defined)
-        if "__getattribute__" in overridden or _has_own_getattr(subclass, defined):
-            yield from _variants_by_getattr(subclass, defined, names)
-            continue
-        shared = names & overridden
-        if shared and runs_base_function(subclass, defined.owner, defined.function.name):
-            name = min(shared)
-            home = next((c for c in _lineage(subclass, defined) if name in defined_names(c.owner)), subclass)
-            where = f"in {subclass.scope.file} " if subclass.scope.tree is not defined.scope.tree else ""
-            yield FunctionVariant(
-                f"class {subclass.name} {id(subclass.owner.node)}", as_subclass_method(defined, subclass),
-                f"self.{name}", f"class {subclass.name}", f"{where}overrides", definition_line(home.owner, name),
-                is_possible=not subclass.is_certain,
-            )  # fmt: skip
+    shown = tuple(find_subclasses(defined.scope, defined.owner, others))
+    for subclass in shown:
+        yield from _variants_by_subclass(subclass, defined, names)
+    # Files that do not name the class may define a subclass, but what they change elsewhere is not looked at.
+    computing = claim.files.files_computing_bases(defined.scope) if claim.files is not None else ()
+    for subclass in find_subclasses(defined.scope, defined.owner, (*others, *computing)) if computing else ():
+        if all(subclass.owner.node is not s.owner.node for s in shown):
+            for variant in _variants_by_subclass(subclass, defined, names):
+                yield replace(variant, is_possible=True)
+
+
+def _variants_by_subclass(subclass: Subclass, defined: DefinedFunction, names: set[str]) -> Iterator[FunctionVariant]:
+    """Yield the function as a method of one subclass, if that runs it and overrides one of `names`."""
+    assert defined.owner is not None
+    overridden = _overridden_names(subclass, defined)
+    if "__getattribute__" in overridden or _has_own_getattr(subclass, defined):
+        yield from _variants_by_getattr(subclass, defined, names)
+        return
+    shared = names & overridden
+    if shared and runs_base_function(subclass, defined.owner, defined.function.name):
+        name = min(shared)
+        home = next((c for c in _lineage(subclass, defined) if name in defined_names(c.owner)), subclass)
+        where = f"in {subclass.scope.file} " if subclass.scope.tree is not defined.scope.tree else ""
+        yield FunctionVariant(
+            f"class {subclass.name} {id(subclass.owner.node)}", as_subclass_method(defined, subclass),
+            f"self.{name}", f"class {subclass.name}", f"{where}overrides", definition_line(home.owner, name),
+        )  # fmt: skip
 
 
 def _variants_by_borrowed_uses(
@@ -220,7 +229,7 @@ def _variants_by_getattr(subclass: Subclass, defined: DefinedFunction, names: se
     for name in sorted(names):
         yield FunctionVariant(
             f"self.{name} ", with_unknown_attribute(defined, name), f"self.{name}", f"class {subclass.name}",
-            f"{where}overrides", subclass.owner.node.lineno, is_possible=not subclass.is_certain,
+            f"{where}overrides", subclass.owner.node.lineno,
         )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ _BOUNDED = frozenset(
     "dim expert_linear".split()
 )
 _ENTRYWISE_BOUNDED = frozenset(
-    "gelu silu relu mish softplus dropout sqrt logsigmoid hardswish mean clamp clamp_min neg abs".split()
+    "gelu silu relu mish softplus dropout sqrt logsigmoid mean clamp clamp_min neg abs".split()
 )
 _PRODUCTS = frozenset("matmul einsum einops_einsum baddbmm addmm".split())
 _JOINED = frozenset({"cat", "stack"})

@@ -27,17 +27,10 @@ from autofuse.source.evidence.created_classes import created_class
 
 @dataclass(frozen=True, eq=False)
 class Subclass:
-    """A class, and the scope of the file that defines it.
-
-    Attributes:
-        owner: the class.
-        scope: its file.
-        is_certain: whether the text shows that it is a subclass. `class A(make()):` may be one of any class.
-    """
+    """A class, and the scope of the file that defines it."""
 
     owner: ClassScope
     scope: FileScope
-    is_certain: bool = True
 
     @property
     def name(self) -> str:
@@ -64,22 +57,16 @@ def find_subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope,
 
 
 def _collect_subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...]) -> Iterator[Subclass]:
-    """Yields the certain subclasses, then the possible ones."""
-    family, seen = [Subclass(owner, scope)], {id(owner.node)}
-    for is_certain in (True, False):
-        todo = list(family)
-        while todo:
-            base = todo.pop(0)
-            for file in (base.scope, *(f for f in files if f is not base.scope)):
-                for node, around in file.index(_class_statements):
-                    if id(node) not in seen and any(
-                        _is_base_class(b, base, file, around, is_certain) for b in node.bases
-                    ):
-                        seen.add(id(node))
-                        subclass = Subclass(file.class_scope(node), file, is_certain)
-                        todo.append(subclass)
-                        family.append(subclass)
-                        yield subclass
+    todo, seen = [Subclass(owner, scope)], {id(owner.node)}
+    while todo:
+        base = todo.pop(0)
+        for file in (base.scope, *(f for f in files if f is not base.scope)):
+            for node, around in file.index(_class_statements):
+                if id(node) not in seen and any(_may_be_base_class(b, base, file, around) for b in node.bases):
+                    seen.add(id(node))
+                    subclass = Subclass(file.class_scope(node), file)
+                    todo.append(subclass)
+                    yield subclass
 
 
 def new_subclasses(file: FileScope, family: Collection[NamedClass]) -> set[NamedClass]:
@@ -111,16 +98,15 @@ def _class_statements(tree: ast.Module) -> tuple[tuple[ast.ClassDef, Enclosing],
     return tuple((node, index.definitions_around(i)) for i, node in ordered)  # type: ignore[misc]
 
 
-def _is_base_class(written: ast.expr, base: Subclass, file: FileScope, enclosing: Enclosing, is_certain: bool) -> bool:
-    """Whether the base class expression `written` in `file` is the class `base`; with `is_certain` False, may be.
+def _may_be_base_class(written: ast.expr, base: Subclass, file: FileScope, enclosing: Enclosing) -> bool:
+    """Whether the base class expression `written` in `file` is, or may be, the class `base`.
 
     An expression that only run time can resolve, `MODELS["base"]`, may be any class that is defined before it.
     """
     wanted = class_of_statement(base.owner.node, base.scope)
     for named in classes_named(file, written, enclosing):
         if named is None:
-            is_later = file.tree is not base.scope.tree or enclosing or base.owner.node.lineno < written.lineno
-            if is_later and not is_certain:
+            if file.tree is not base.scope.tree or enclosing or base.owner.node.lineno < written.lineno:
                 return True
         elif named == wanted or (not named.line and named.name == wanted.name):
             return True
