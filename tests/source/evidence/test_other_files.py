@@ -73,6 +73,22 @@ COMPUTED = (
 )
 
 
+@pytest.mark.parametrize("text", [t for t in COMPUTED if "BASE = third.CHOSEN" not in t])  # that one is resolved
+def test_the_message_names_a_class_that_may_be_a_subclass(text: str, tmp_path: Path) -> None:
+    """The file does not name the class, so nothing shows that the edit is wrong."""
+    indented = OVERRIDE if "\n  class" not in text else OVERRIDE.replace("    ", "      ")
+    (found,) = findings(tmp_path, third=THIRD, user=text + indented)
+    assert found.status == "unsafe"
+    assert "user.py" in found.message and "only run time knows its base class" in found.message
+
+
+def test_what_such_a_file_changes_elsewhere_does_not_count(tmp_path: Path) -> None:
+    text = "import torch\nfrom third import get\n\nclass Sub(get()):\n    def added(self): pass\n"
+    changes = "\ndef swap(cls, f):\n    cls.forward = f\n    cls.scores = f\n"
+    (found,) = findings(tmp_path, third=THIRD, user=text + changes)
+    assert found.status == "safe", found.message
+
+
 @pytest.mark.parametrize("text", COMPUTED)
 def test_a_class_with_a_computed_base_counts_as_a_subclass(text: str, tmp_path: Path) -> None:
     indented = OVERRIDE if "\n  class" not in text else OVERRIDE.replace("    ", "      ")
