@@ -84,7 +84,7 @@ ATTRIBUTES: Mapping[str, PrivateAttribute] = {
     "_auto_collation": _of("a DataLoader's iterator", "whether batches are the loader's own",
         "samples are not counted"),
     "_get_fsdp_state": _of("a module under fully_shard", "its groups of parameters", _NOT_SHARDED),
-    "_fsdp_param_groups": _of("fully_shard's state", "its groups of parameters, since torch 2.10",
+    "_fsdp_param_groups": _of("fully_shard's state", "its groups of parameters, since torch 2.12",
         "_fsdp_param_group is used"),
     "_fsdp_param_group": _of("fully_shard's state", "its group of parameters, before torch 2.10",
         "autofuse assumes no group"),

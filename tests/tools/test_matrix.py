@@ -11,6 +11,7 @@ import pytest
 from autofuse.results.distribution import OLDEST_TORCH
 from tools.matrix.__main__ import main
 from tools.matrix.cells import Cell, Result, merge, read_cells, results_as_json, results_from_json
+from tools.matrix.environments import constraints_of
 from tools.matrix.page import as_markdown
 from tools.matrix.running import how_far, read_report
 from tools.matrix.smoke import losses_of
@@ -30,6 +31,13 @@ def test_the_oldest_supported_torch_and_the_pinned_one_are_rows() -> None:
     pinned = next(x for x in (REPOSITORY / "constraints.txt").read_text().splitlines() if x.startswith("torch=="))
     assert min(versions) == OLDEST_TORCH
     assert _numbers(pinned.partition("==")[2]) in versions
+
+
+@pytest.mark.parametrize(("torch", "old"), [("2.9.1", True), ("2.11.0", True), ("2.12.0", False), ("2.14.1", False)])
+def test_the_interpreter_of_an_old_triton_gets_an_old_numpy(torch: str, old: bool) -> None:
+    numpy = [x for x in constraints_of(Cell("3.11", torch)) if x.startswith("numpy")]
+    assert len(numpy) == 1 and (numpy == ["numpy<2.4"]) is old
+    assert not [x for x in constraints_of(CELL) if x.startswith(("torch==", "triton=="))]
 
 
 def test_ci_runs_the_oldest_the_newest_and_one_between() -> None:

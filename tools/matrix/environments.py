@@ -10,6 +10,9 @@ from tools.matrix.cells import Cell
 
 REPOSITORY = Path(__file__).parents[2]
 _FREE = ("torch", "triton")  # the cell's torch decides their versions
+# Triton before 3.7, which torch before 2.12 installs, converts arrays of one element to numbers in its interpreter.
+# NumPy 2.4 refuses that. Compiled kernels do not need NumPy.
+_OLD_INTERPRETER, _NUMPY = (2, 12), "numpy<2.4"
 
 
 class NoEnvironment(Exception):
@@ -38,11 +41,19 @@ def _make(cell: Cell, place: Path) -> None:
         raise NoEnvironment(f"no python{cell.python} is on the PATH")
     _run([interpreter, "-m", "venv", "--clear", str(place)])
     constraints = place / "constraints.txt"
-    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
-    constraints.write_text("\n".join(x for x in lines if x.partition("==")[0] not in _FREE) + "\n")
+    constraints.write_text("\n".join(constraints_of(cell)) + "\n")
     pip = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", "--no-compile", "-c", str(constraints)]
     _run([*pip, f"torch=={cell.torch}"])
     _run([*pip, f"torch=={cell.torch}", f"{REPOSITORY}[test]"])
+
+
+def constraints_of(cell: Cell) -> list[str]:
+    """The versions of packages in the cell's environment, as lines for pip."""
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    kept = [x for x in lines if x.partition("==")[0] not in _FREE]
+    if tuple(map(int, cell.torch.split(".")[:2])) >= _OLD_INTERPRETER:
+        return kept
+    return [*(x for x in kept if not x.startswith("numpy==")), _NUMPY]
 
 
 def _run(command: list[str]) -> None:

@@ -311,7 +311,13 @@ class Parent(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("what", ["child", "model"])
+OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
+
+
+@pytest.mark.parametrize("what", [
+    pytest.param("child", marks=pytest.mark.xfail(OLD, reason="it does not read attributes of functions")),
+    "model",
+])  # fmt: skip
 def test_a_compiler_traces_guards_on_cells_base_classes_and_attributes_of_tensors(what: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 4, 8)

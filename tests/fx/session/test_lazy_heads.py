@@ -273,9 +273,9 @@ def test_the_report_says_that_memory_does_not_suffice_for_a_head(monkeypatch: py
     ("cuda", 601, "slow-products"), ("cuda", 608, "no-loss-seen"), ("cpu", 601, "no-loss-seen"),
 ])  # fmt: skip
 def test_the_reason_says_when_a_gpu_has_no_fast_products_for_a_head(device: str, classes: int, name: str) -> None:
+    weight = FakeTensor(FakeTensorMode(), torch.empty(classes, 8, device="meta"), torch.device(device))
     with FakeTensorMode(allow_non_fake_inputs=True):
         head = nn.Linear(8, classes)
-        weight = FakeTensor(FakeTensorMode(), head.weight.detach().to("meta"), torch.device(device))
         head.weight = nn.Parameter(weight, requires_grad=False)
     assert why_no_loss("head", head).code.name == name
 
