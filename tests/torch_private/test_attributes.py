@@ -72,7 +72,7 @@ IN_CODE = {
 }
 
 
-SINCE = {"_fsdp_param_groups": (2, 12)}  # the versions of torch that have them, and their replacements before
+SINCE = {"_fsdp_param_groups": (2, 12)}  # the first version of torch that has it
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 

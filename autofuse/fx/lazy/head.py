@@ -11,14 +11,11 @@ from autofuse.fx.lazy.layer_forward import (
     WEIGHT,
     forward_of_class,
     has_original_forward,
-    is_plain_linear,
     remove_forward,
     set_forward,
 )
 from autofuse.fx.lazy.linear import lazy_linear
 from autofuse.fx.lazy.padded_linear import linear_of
-
-may_be_lazy = is_plain_linear
 
 
 def forward(self: nn.Linear, input: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.lazy.head import make_lazy, may_be_lazy, restore_lazy
+from autofuse.fx.lazy.head import make_lazy, restore_lazy
+from autofuse.fx.lazy.layer_forward import is_plain_linear
 from autofuse.fx.lazy.linear import LEAST_LOGITS
 from autofuse.fx.lazy.losses import record_losses
 from autofuse.fx.lazy.tensor import LazyLogits, record_reads
@@ -71,7 +72,7 @@ def find_lazy_heads(
     Returns:
         The layers that can be lazy, and with a reason those that cannot.
     """
-    wanted = {m: n for m, n in names.items() if may_be_lazy(m) and _is_wide(m)}
+    wanted = {m: n for m, n in names.items() if is_plain_linear(m) and _is_wide(m)}
     if not wanted or any(id(p) in sharded for m in wanted for p in m.parameters()):
         return []  # the model cannot run here
     copies: dict[nn.Module, nn.Module] = {}

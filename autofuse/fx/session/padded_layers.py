@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.lazy.head import may_be_lazy
+from autofuse.fx.lazy.layer_forward import is_plain_linear
 from autofuse.fx.session.lazy_heads import HEAD_RULE
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -76,7 +76,7 @@ def find_padded_layers(
     found = []
     for module, name in names.items():
         is_lazy = module in lazy
-        if (is_lazy or may_be_lazy(module)) and not any(id(p) in planner.sharded for p in module.parameters()):
+        if (is_lazy or is_plain_linear(module)) and not any(id(p) in planner.sharded for p in module.parameters()):
             modes = (False,) if is_lazy else (False, True)
             results = dict(_measurements(module, planner, modes))  # type: ignore[arg-type]
             if results:

@@ -61,6 +61,7 @@ _LEARNED_LAYERS = frozenset(
     for name in "Linear Embedding EmbeddingBag Bilinear Conv1d Conv2d Conv3d LayerNorm RMSNorm GroupNorm BatchNorm1d "
     "BatchNorm2d Tanh Sigmoid Softmax Softsign Hardtanh".split()
 )
+_KEEPING_LAYERS = frozenset(f"torch.nn.{n}" for n in "ReLU GELU SiLU LeakyReLU Identity Dropout Flatten".split())
 _JOINED = frozenset("cat concat hstack vstack stack".split())
 
 
@@ -147,13 +148,19 @@ class AddedNumbers:
         if name in _LEARNED_LAYERS:
             return SMALL
         if name == "torch.nn.Sequential":
-            return SMALL if any(self._of_layer(a, depth - 1) == SMALL for a in node.args) else UNKNOWN
+            # Only layers that keep small numbers small may follow the last layer that makes them small.
+            last = next((a for a in reversed(node.args) if not self._keeps_small(a)), None)
+            return UNKNOWN if last is None else self._of_layer(last, depth - 1)
         called = node.func.id if isinstance(node.func, ast.Name) else ""
         if (function := scope.functions.get(called)) is not None:
             returned = [n.value for n in walk(function) if isinstance(n, ast.Return)]
             return any_of([self._of_layer(e, depth - 1) if e is not None else UNKNOWN for e in returned]) or UNKNOWN
         forward = scope.method(scope.classes.get(called), "forward") if called in scope.classes else None
         return UNKNOWN if forward is None else self._of_returned(forward, depth)
+
+    def _keeps_small(self, layer: ast.expr) -> bool:
+        name = self._calls.scope.name_of(layer.func) if isinstance(layer, ast.Call) else None
+        return name in _KEEPING_LAYERS
 
     def _of_function(self, scope: FileScope, name: str, depth: int) -> Size:
         function = scope.functions.get(name)

@@ -188,7 +188,7 @@ _BUILTIN_BASES = frozenset(
 
 
 def _binds(source: bytes, name: bytes, indented: bool) -> bool:
-    """Whether a file assigns to a name, or, for a class in a function, may have an argument of this name."""
+    """Whether a file assigns to a name. With `indented`, also whether a function may have an argument of this name."""
     at = source.find(name)
     while at >= 0:
         end = at + len(name)

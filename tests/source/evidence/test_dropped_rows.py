@@ -211,6 +211,23 @@ PASSED = {
 }
 
 
+LAYERS = {
+    "nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1)": True,
+    "nn.Linear(1, 4), nn.GELU(), nn.Dropout(0.1)": True,
+    "nn.Linear(1, 4), Scaled()": False,
+    "Scaled(), nn.ReLU()": False,
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_a_layer_of_unknown_size_after_a_learned_one_counts(layers: str) -> None:
+    text = program(SAFE[2])
+    text = text.replace("nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)", layers)
+    text += "\n\nclass Scaled(nn.Module):\n    def forward(self, x):\n        return x * -1e9\n"
+    (found,) = (f for f in findings(text) if f.code == "AF101")
+    assert (LARGE not in found.message) is LAYERS[layers], found.message
+
+
 @pytest.mark.parametrize("calls", PASSED)
 def test_calls_in_the_file_show_what_an_argument_holds(calls: str) -> None:
     (found,) = (f for f in findings(with_calls(calls)) if f.code == "AF101")
